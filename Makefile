@@ -1,0 +1,45 @@
+# Every target sets up what it needs in .venv; nothing has to be installed by hand but Python 3.10 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check format bench docs clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY) ## train on the digits of scikit-learn with iPDLAM and DLAM and compare them
+	$(BIN)/python examples/compare_on_digits.py
+
+test: $(READY) ## the test suite, with doctests, README code and examples
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n $(JOBS)
+
+test-slow: $(READY) ## the tests that take longer; MNIST is found through IPDLAM_DATA
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY) ## lint and types
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+
+format: $(READY) ## put the code in the house style
+	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples
+
+bench: $(READY) ## time an iteration at the size of the paper (some 15 minutes); writes results/iteration.json
+	$(BIN)/python benchmarks/iteration.py
+
+docs: $(READY) ## check that the code, links and figures in README and docs are true
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean: ## remove the environment and everything made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

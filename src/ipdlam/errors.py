@@ -1,0 +1,31 @@
+"""The exceptions a user may want to catch by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipdlam.history import History
+
+
+class UnsupportedModelError(ValueError):
+    """The model holds something that the method has no exact update for."""
+
+
+class SolveError(ArithmeticError):
+    """A linear system of the method could not be solved."""
+
+
+class StopTraining(Exception):
+    """Raise it in a callback to end ``fit`` after the current iteration.
+
+    The message becomes ``history.stop_reason``.
+    """
+
+
+class DivergenceError(ArithmeticError):
+    """An iterate became non-finite. The model holds the last finite weights; ``history`` is the run up to them."""
+
+    def __init__(self, message: str, history: History) -> None:
+        super().__init__(message)
+        self.history = history

@@ -1,0 +1,104 @@
+"""What a run leaves behind: one immutable record for every iteration."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration.
+
+    The last five of the measures are None where they were not evaluated or make no sense (accuracy of a regression).
+    """
+
+    iteration: int
+    penalty: float
+    objective: float
+    loss: float
+    regularization: float
+    linear_gap: tuple[float, ...]
+    activation_gap: tuple[float, ...]
+    lyapunov: float
+    seconds: float  # of training so far; evaluation is not counted
+    train_loss: float | None = None  # mean loss of the true forward pass
+    train_accuracy: float | None = None
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
+
+    @property
+    def score(self) -> float | None:
+        """Higher is better.
+
+        Accuracy where there are labels, else minus the loss; on validation data where there are any.
+        """
+        for accuracy, loss in (
+            (self.validation_accuracy, self.validation_loss),
+            (self.train_accuracy, self.train_loss),
+        ):
+            if loss is not None:
+                return -loss if accuracy is None else accuracy
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Record:
+        """The inverse of :meth:`to_dict`, also after a trip through JSON, which turns tuples into lists."""
+        gaps = {name: tuple(fields[name]) for name in ("linear_gap", "activation_gap")}
+        return cls(**{**fields, **gaps})
+
+
+class History(Sequence[Record]):
+    """The records of a run in order, and why it ended."""
+
+    def __init__(self, records: Iterable[Record] = (), stop_reason: str | None = None) -> None:
+        self._records = list(records)
+        self.stop_reason = stop_reason
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> History: ...
+    def __getitem__(self, index: int | slice) -> Record | History:
+        return History(self._records[index], self.stop_reason) if isinstance(index, slice) else self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def __repr__(self) -> str:
+        if not self._records:
+            return "History(empty)"
+        last = self._records[-1]
+        ended = f"ended by {self.stop_reason}" if self.stop_reason else "running"
+        return f"History({len(self)} iterations, objective {last.objective:.6g}, score {last.score}, {ended})"
+
+    def append(self, record: Record) -> None:
+        self._records.append(record)
+
+    def column(self, name: str) -> list[Any]:
+        """One field over the iterations, ready to plot."""
+        return [getattr(record, name) for record in self._records]
+
+    @property
+    def best(self) -> Record | None:
+        """The record of the highest score, the first among equals."""
+        scored = [record for record in self._records if record.score is not None]
+        return max(scored, key=lambda record: record.score or 0.0) if scored else None
+
+    def to_json(self) -> str:
+        return json.dumps({"stop_reason": self.stop_reason, "records": [record.to_dict() for record in self._records]})
+
+    @classmethod
+    def from_json(cls, text: str) -> History:
+        content = json.loads(text)
+        return cls((Record.from_dict(fields) for fields in content["records"]), content["stop_reason"])

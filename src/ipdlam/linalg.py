@@ -1,0 +1,112 @@
+"""Symmetric positive definite systems, the gain of the a update, and rows that start on cache lines."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ipdlam.errors import SolveError
+
+CACHE_LINE = 64  # bytes
+JITTERS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)  # in units of the rounding error of the matrix
+
+
+def aligned_empty(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An uninitialised matrix whose rows all start on a cache line.
+
+    A matrix product of 1500 unaligned columns runs at three quarters of the speed of an aligned one.
+    """
+    step = CACHE_LINE // dtype.itemsize
+    width = -(-columns // step) * step
+    return torch.empty(rows, width, dtype=dtype, device=device)[:, :columns]
+
+
+class Gram:
+    """``G = A^T A`` in float64, and the solves the W update needs of it.
+
+    ``rounding`` is the relative error of the entries of ``G``, i.e. the precision its products were taken in. The last
+    factor is kept: the input layer's matrix never changes, so with a constant shift it is factorised once in a run.
+    """
+
+    def __init__(self, matrix: Tensor, rounding: float, name: str) -> None:
+        self.matrix = matrix
+        self.rounding = rounding
+        self.name = name
+        self._factor: tuple[float, Tensor] | None = None
+        self._pseudo_inverse: Tensor | None = None
+
+    def solve(self, B: Tensor, shift: float) -> Tensor:
+        """``X`` with ``X (G + shift I) = B``; for ``shift = 0`` the one of minimum norm, whatever the rank of ``G``."""
+        if shift > 0.0:
+            return torch.cholesky_solve(B.mT, self._cholesky(shift)).mT
+        return B @ self._inverse_on_range()
+
+    def shifted(self, shift: float) -> Tensor:
+        """``G + shift I``."""
+        shifted = self.matrix.clone()
+        shifted.diagonal().add_(shift)
+        return shifted
+
+    def _cholesky(self, shift: float) -> Tensor:
+        if self._factor is not None and self._factor[0] == shift:
+            return self._factor[1]
+        size = float(self.matrix.diagonal().mean())
+        for jitter in JITTERS:
+            factor, failed = torch.linalg.cholesky_ex(self.shifted(shift + jitter * self.rounding * size))
+            if not bool(failed):
+                self._factor = (shift, factor)
+                return self._factor[1]
+        raise SolveError(
+            f"the Gram matrix of {self.name} is not positive definite, even with {JITTERS[-1] * self.rounding:.1e} "
+            "of its mean diagonal "
+            f"({size:.3g}) added; use a larger proximity or a ridge regulariser, scale the inputs, or train in float64"
+        )
+
+    def _inverse_on_range(self) -> Tensor:
+        if self._pseudo_inverse is None:
+            values, vectors = torch.linalg.eigh(self.matrix)
+            # Eigenvalues below the rounding error of the largest one cannot be told from zero.
+            kept = values > 10.0 * self.rounding * values[-1].clamp_min(0.0)
+            inverse = torch.where(kept, values, torch.inf).reciprocal()
+            self._pseudo_inverse = (vectors * inverse) @ vectors.mT
+        return self._pseudo_inverse
+
+
+def gain(W: Tensor, c: float) -> Tensor:
+    """``K = W (W^T W + c I)^-1 = (W W^T + c I)^-1 W``, factorising whichever of the two is smaller.
+
+    With ``a0`` the minimiser of the terms without ``W``, the minimiser of ``c ||a - a0||^2 + ||t - a W^T||^2`` is
+    ``a0 + (t - a0 W^T) K``: two products of the size of ``W``, however narrow it is, and no loss of digits when the
+    residual is small.
+    """
+    exact = W.double()
+    rows, columns = exact.shape
+    small = exact @ exact.mT if rows <= columns else exact.mT @ exact
+    small.diagonal().add_(c)
+    factor = torch.linalg.cholesky(small)
+    if rows <= columns:
+        return torch.cholesky_solve(exact, factor).to(W.dtype)
+    return torch.cholesky_solve(exact.mT, factor).mT.to(W.dtype)
+
+
+def strips(width: int, count: int = 6) -> list[int]:
+    """Where to cut ``width`` columns into strips for a symmetric product: at cache lines, at least 128 wide."""
+    count = max(1, min(count, width // 128))
+    step = CACHE_LINE // 4
+    return [min(width, math.ceil(i * width / count / step) * step) for i in range(count)] + [width]
+
+
+def add_symmetric_product(total: Tensor, A: Tensor, B: Tensor) -> None:
+    """``total += A^T B`` for a symmetric product, upper triangle only (in strips): little more than half the work."""
+    cuts = strips(A.shape[1])
+    for start, stop in pairwise(cuts):
+        block = total[start:stop, start:]
+        torch.addmm(block, A[:, start:stop].mT, B[:, start:], out=block)
+
+
+def mirror_upper(matrix: Tensor) -> Tensor:
+    """The symmetric matrix whose upper triangle is given."""
+    return matrix.triu() + matrix.triu(1).mT

@@ -1,0 +1,84 @@
+"""The loop around a step.
+
+Evaluation, callbacks, early stopping and the best iterate. It knows nothing of the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ipdlam.errors import StopTraining
+from ipdlam.history import History, Record
+from ipdlam.network import Network
+from ipdlam.prox.base import check_number
+
+Callback = Callable[[Record], Any]
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When a run ends, and which weights it leaves."""
+
+    iterations: int
+    restore_best: bool = False
+    patience: int | None = None
+    target_score: float | None = None
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        for name, low in (("iterations", 0), ("patience", 1), ("evaluate_every", 1)):
+            value = getattr(self, name)
+            if name == "patience" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
+        if self.target_score is not None:
+            check_number("target_score", self.target_score)
+
+
+def run_loop(
+    step: Callable[[bool], Record],
+    network: Network,
+    history: History,
+    stopping: Stopping,
+    callbacks: Iterable[Callback] = (),
+) -> History:
+    """Take up to ``stopping.iterations`` steps; ``step(evaluate)`` trains the network and records it in ``history``.
+
+    Scores are :attr:`Record.score`. Whatever ends the run, the model holds the weights of a finished iteration: the
+    last one, or with ``restore_best`` the one of the highest score. Ctrl-C ends it like any other reason.
+    """
+    callbacks = tuple(callbacks)
+    best_score: float | None = None
+    best_weights = None
+    unimproved = 0
+    reason = "iterations"
+    try:
+        for number in range(1, stopping.iterations + 1):
+            record = step(number % stopping.evaluate_every == 0 or number == stopping.iterations)
+            score = record.score
+            if score is not None and (best_score is None or score > best_score):
+                best_score, unimproved = score, 0
+                if stopping.restore_best:
+                    best_weights = network.read()
+            elif score is not None:
+                unimproved += 1
+            for callback in callbacks:
+                callback(record)
+            if stopping.target_score is not None and score is not None and score >= stopping.target_score:
+                reason = "target_score"
+                break
+            if stopping.patience is not None and unimproved >= stopping.patience:
+                reason = "patience"
+                break
+    except StopTraining as stop:
+        reason = str(stop) or "callback"
+    except KeyboardInterrupt:
+        reason = "interrupted"
+    finally:
+        if best_weights is not None:
+            network.write(*best_weights)
+    history.stop_reason = reason
+    return history

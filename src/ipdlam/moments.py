@@ -1,0 +1,91 @@
+"""The sums over samples that the W and b updates need, and nothing else of the samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ipdlam.linalg import Gram, add_symmetric_product, aligned_empty, mirror_upper
+
+FOLD_ROWS = 8192  # so many rows are summed in the working precision before they are added to the float64 sums
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over samples for one layer, in float64; every sample counts with its weight."""
+
+    ZtA: Tensor
+    AtA: Gram
+    At1: Tensor
+    Zt1: Tensor
+    n: float
+
+
+class RunningSum:
+    """A float64 sum of working-precision matrices, folded in now and then: conversions cost more than additions."""
+
+    def __init__(self, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.partial = aligned_empty(rows, columns, dtype, device).zero_()
+        self.total = torch.zeros(rows, columns, dtype=torch.float64, device=device)
+
+    def fold(self) -> None:
+        """Move the partial sum into the total."""
+        self.total += self.partial
+        self.partial.zero_()
+
+    def take(self) -> Tensor:
+        """The sum so far; the next one starts from zero."""
+        self.fold()
+        result = self.total.clone()
+        self.total.zero_()
+        return result
+
+
+class MomentSums:
+    """Accumulates the moments of one layer chunk by chunk."""
+
+    def __init__(
+        self, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, *, name: str, constant_input: bool
+    ) -> None:
+        self._ZtA = RunningSum(outputs, inputs, dtype, device)
+        self._AtA = RunningSum(inputs, inputs, dtype, device)
+        self._At1 = torch.zeros(inputs, dtype=torch.float64, device=device)
+        self._Zt1 = torch.zeros(outputs, dtype=torch.float64, device=device)
+        self._name = name
+        self._constant_input = constant_input
+        self._known_input: tuple[Gram, Tensor] | None = None
+        self._n = 0.0
+        self._rows = 0
+
+    def add(self, z: Tensor, a: Tensor, weight: Tensor | None) -> None:
+        """Add the rows of one chunk."""
+        weighted = a if weight is None else a * weight.unsqueeze(1)
+        self._ZtA.partial.addmm_(z.mT, weighted)
+        self._Zt1 += z.sum(0) if weight is None else weight @ z
+        self._n += float(a.shape[0]) if weight is None else float(weight.double().sum())
+        if self._known_input is None:
+            add_symmetric_product(self._AtA.partial, a, weighted)
+            self._At1 += weighted.sum(0)
+        self._rows += a.shape[0]
+        if self._rows >= FOLD_ROWS:
+            self._ZtA.fold()
+            if self._known_input is None:
+                self._AtA.fold()
+            self._rows = 0
+
+    def take(self) -> Moments:
+        """The moments of all rows since the last call."""
+        if self._known_input is None:
+            rounding = torch.finfo(self._AtA.partial.dtype).eps
+            AtA, At1 = Gram(mirror_upper(self._AtA.take()), rounding, self._name), self._At1.clone()
+            if self._constant_input:  # the data themselves: summed and factorised once in a run
+                self._known_input = (AtA, At1)
+        else:
+            AtA, At1 = self._known_input
+        moments = Moments(self._ZtA.take(), AtA, At1, self._Zt1.clone(), self._n)
+        self._At1.zero_()
+        self._Zt1.zero_()
+        self._n, self._rows = 0.0, 0
+        return moments

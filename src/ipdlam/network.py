@@ -1,0 +1,179 @@
+"""An ``nn.Sequential`` seen as the layers of the method; what has no exact update is refused by name and position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ipdlam.errors import UnsupportedModelError
+from ipdlam.prox import ACTIVATIONS, Activation, Identity
+
+REMEDIES = {
+    "Dropout": "remove it: the method has no noise to average over; use a regularizer instead",
+    "BatchNorm1d": "remove it, or fold it into the next Linear layer",
+    "Softmax": 'remove it: loss="cross_entropy" applies the softmax itself',
+    "LogSoftmax": 'remove it: loss="cross_entropy" applies the softmax itself',
+    "Flatten": "remove it and give X as a matrix, X.reshape(len(X), -1)",
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Layer ``l``: ``z_l = a_(l-1) W_l^T + b_l`` and, but for the last, ``a_l = activation(z_l)``."""
+
+    name: str
+    linear: nn.Linear
+    activation: Activation | None
+
+    @property
+    def inputs(self) -> int:
+        return self.linear.in_features
+
+    @property
+    def outputs(self) -> int:
+        return self.linear.out_features
+
+
+class Network:
+    """The layers of a model, numbered from 1 as in the paper."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self.model = model
+        self.layers = read_layers(model)
+        check_parameters(self.layers)
+        weight = self.layers[0].linear.weight
+        self.dtype, self.device = weight.dtype, weight.device
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer: int) -> Layer:
+        return self.layers[layer - 1]
+
+    @property
+    def numbers(self) -> range:
+        """1 ... L."""
+        return range(1, len(self.layers) + 1)
+
+    @property
+    def inputs(self) -> int:
+        return self.layers[0].inputs
+
+    @property
+    def outputs(self) -> int:
+        return self.layers[-1].outputs
+
+    def activation(self, layer: int) -> Activation:
+        """The activation of a hidden layer."""
+        activation = self[layer].activation
+        assert activation is not None
+        return activation
+
+    def read(self) -> tuple[dict[int, Tensor], dict[int, Tensor | None]]:
+        """Copies of the weights and biases, by layer."""
+        for layer in self.layers:
+            for name, parameter in layer.linear.named_parameters():
+                if not bool(torch.isfinite(parameter).all()):
+                    raise UnsupportedModelError(
+                        f"module {layer.name} (Linear): its {name} holds NaN or infinity; initialise the model again"
+                    )
+        W = {l: self[l].linear.weight.detach().clone() for l in self.numbers}
+        b = {l: None if self[l].linear.bias is None else self[l].linear.bias.detach().clone() for l in self.numbers}
+        return W, b
+
+    def write(self, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> None:
+        """Copy weights and biases into the model, in place."""
+        with torch.no_grad():
+            for l in self.numbers:
+                linear, bias = self[l].linear, b[l]
+                linear.weight.copy_(W[l])
+                if bias is not None:
+                    linear.bias.copy_(bias)
+
+
+def flatten(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a Sequential in order, nested ones opened, with their dotted positions."""
+    for name, module in model._modules.items():  # named_children() would hide a module that is used twice
+        if type(module) is nn.Sequential:
+            yield from flatten(module, f"{prefix}{name}.")
+        elif module is not None:
+            yield f"{prefix}{name}", module
+
+
+def read_layers(model: nn.Sequential) -> tuple[Layer, ...]:
+    """Pairs of Linear and activation; two Linear layers in a row have the identity between them."""
+    if not isinstance(model, nn.Sequential):
+        raise UnsupportedModelError(
+            f"model must be an nn.Sequential of Linear layers and activations, got {type(model).__name__}"
+        )
+    by_module = {activation.module: activation for activation in ACTIVATIONS.values()}
+    found: list[tuple[str, nn.Linear, Activation | None]] = []
+    for name, module in flatten(model):
+        if type(module) is nn.Linear:
+            if found and found[-1][2] is None:
+                found[-1] = (*found[-1][:2], Identity())
+            found.append((name, module, None))
+        elif type(module) in by_module:
+            if not found or found[-1][2] is not None:
+                raise UnsupportedModelError(
+                    f"module {name} ({type(module).__name__}) must follow a Linear layer, "
+                    f"but {'another activation stands before it' if found else 'it comes first'}"
+                )
+            found[-1] = (*found[-1][:2], by_module[type(module)].from_module(module))
+        else:
+            kind = type(module).__name__
+            remedy = REMEDIES.get(
+                kind, f"the method knows Linear layers and {', '.join(sorted(m.__name__ for m in by_module))}"
+            )
+            raise UnsupportedModelError(f"module {name} ({kind}) is not supported: {remedy}")
+    if not found:
+        raise UnsupportedModelError("model holds no Linear layer")
+    if found[-1][2] is not None:
+        raise UnsupportedModelError(
+            f"module {name} ({type(module).__name__}) ends the model, but the last layer must be Linear: "
+            "the loss acts on z_L itself; remove it"
+        )
+    return tuple(Layer(name, linear, activation) for name, linear, activation in found)
+
+
+def check_parameters(layers: tuple[Layer, ...]) -> None:
+    """Refuse frozen, shared, half-precision, meta and mixed parameters, and layers that do not fit together."""
+    owners: dict[int, str] = {}
+    first = layers[0].linear.weight
+    for layer, before in zip(layers, (None, *layers[:-1]), strict=True):
+        if before is not None and before.outputs != layer.inputs:
+            raise UnsupportedModelError(
+                f"module {before.name} has {before.outputs} outputs but module {layer.name} takes {layer.inputs} inputs"
+            )
+        for kind, parameter in (("weight", layer.linear._parameters.get("weight")), ("bias", layer.linear.bias)):
+            where = f"module {layer.name} (Linear): its {kind}"
+            if parameter is None:
+                if kind == "weight":
+                    raise UnsupportedModelError(
+                        f"{where} is computed from other parameters; remove the parametrization"
+                    )
+                continue
+            if parameter.device.type == "meta":
+                raise UnsupportedModelError(
+                    f"{where} is on the meta device and holds no values; "
+                    "call model.to_empty(device='cpu') and initialise it"
+                )
+            if parameter.dtype not in (torch.float32, torch.float64):
+                raise UnsupportedModelError(f"{where} is {parameter.dtype}; call model.float() or model.double()")
+            if not parameter.requires_grad:
+                raise UnsupportedModelError(
+                    f"{where} is frozen (requires_grad=False), but the method updates every layer; unfreeze it"
+                )
+            if (parameter.dtype, parameter.device) != (first.dtype, first.device):
+                raise UnsupportedModelError(
+                    f"{where} is {parameter.dtype} on {parameter.device}, "
+                    f"the first layer is {first.dtype} on {first.device}; use one of each"
+                )
+            if parameter.data_ptr() in owners and parameter.numel():
+                raise UnsupportedModelError(
+                    f"{where} is shared with {owners[parameter.data_ptr()]}; tied weights are not supported"
+                )
+            owners[parameter.data_ptr()] = f"module {layer.name} ({kind})"

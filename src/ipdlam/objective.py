@@ -1,0 +1,75 @@
+"""Phi term by term, the constraint gaps, and the Lyapunov value, summed chunk by chunk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Objective:
+    """``Phi_rho`` at one iterate.
+
+    Gaps are squared norms over all samples, layer by layer, without the factor ``rho / 2``.
+    """
+
+    penalty: float  # rho
+    loss: float  # L(Y, z_L)
+    regularization: float  # sum R_l(W_l)
+    linear_gap: tuple[float, ...]  # ||z_l - a_(l-1) W_l^T - b_l||^2, l = 1 ... L
+    activation_gap: tuple[float, ...]  # ||a_l - sigma_l(z_l)||^2, l = 1 ... L-1
+    inertial_energy: float  # delta (alpha ||dz||^2 + beta (||dW||^2 + ||db||^2) + gamma ||da||^2)
+
+    @property
+    def value(self) -> float:
+        """``Phi``."""
+        return self.loss + self.regularization + 0.5 * self.penalty * (sum(self.linear_gap) + sum(self.activation_gap))
+
+    @property
+    def lyapunov(self) -> float:
+        """``xi = Phi + (rho / 2) inertial_energy``, which never increases while ``rho`` is fixed (docs/theory.md)."""
+        return self.value + 0.5 * self.penalty * self.inertial_energy
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.lyapunov)
+
+
+def weighted_sum(values: Tensor, weight: Tensor | None) -> float:
+    """The float64 sum of one value for every sample, each counted with its weight."""
+    exact = values.double()
+    return float(exact.sum() if weight is None else exact @ weight.double())
+
+
+def squared_norm(rows: Tensor, weight: Tensor | None) -> float:
+    """``sum_i weight_i ||row_i||^2``."""
+    return weighted_sum(torch.linalg.vector_norm(rows, dim=1).double().square(), weight)
+
+
+@dataclass
+class Tally:
+    """Sums over the chunks of a pass; keys are layers."""
+
+    loss: float = 0.0
+    linear_gap: dict[int, float] = field(default_factory=dict)
+    activation_gap: dict[int, float] = field(default_factory=dict)
+    z_change: float = 0.0
+    a_change: float = 0.0
+
+    def add(self, gaps: dict[int, float], layer: int, amount: float) -> None:
+        gaps[layer] = gaps.get(layer, 0.0) + amount
+
+    @staticmethod
+    def by_layer(gaps: dict[int, float]) -> tuple[float, ...]:
+        return tuple(gaps[layer] for layer in sorted(gaps))
+
+
+def change_of(pairs: Iterable[tuple[Tensor | None, Tensor | None]]) -> float:
+    """The squared norm of the differences of pairs of tensors."""
+    return sum(
+        float((new.double() - old.double()).square().sum()) for new, old in pairs if new is not None and old is not None
+    )

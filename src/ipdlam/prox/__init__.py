@@ -1,0 +1,46 @@
+"""Proximal operators of activations, losses and regularisers; the registries are open to users."""
+
+from ipdlam.prox.activations import (
+    ACTIVATIONS,
+    Hardtanh,
+    Identity,
+    LeakyReLU,
+    PiecewiseLinear,
+    ReLU,
+    ReLU6,
+)
+from ipdlam.prox.base import Activation, Loss, Regularizer
+from ipdlam.prox.losses import LOSSES, Absolute, Hinge, Huber, Logistic, MarginLoss, Squared, SquaredHinge
+from ipdlam.prox.regularizers import L1, REGULARIZERS, ElasticNet, NonNegative, Ridge
+from ipdlam.prox.smooth import Sigmoid, Softplus, Tanh
+from ipdlam.prox.softmax import CrossEntropy
+
+__all__ = [
+    "ACTIVATIONS",
+    "L1",
+    "LOSSES",
+    "REGULARIZERS",
+    "Absolute",
+    "Activation",
+    "CrossEntropy",
+    "ElasticNet",
+    "Hardtanh",
+    "Hinge",
+    "Huber",
+    "Identity",
+    "LeakyReLU",
+    "Logistic",
+    "Loss",
+    "MarginLoss",
+    "NonNegative",
+    "PiecewiseLinear",
+    "ReLU",
+    "ReLU6",
+    "Regularizer",
+    "Ridge",
+    "Sigmoid",
+    "Softplus",
+    "Squared",
+    "SquaredHinge",
+    "Tanh",
+]

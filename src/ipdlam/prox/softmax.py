@@ -1,0 +1,74 @@
+"""Softmax cross-entropy and its proximal operator: Newton's method on one number for every row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ipdlam.prox.base import Loss
+
+STEPS = 100  # upper limits: the loops end when every row has converged
+INNER_STEPS = 50
+ROUNDING = 1e-15
+
+
+def log_probability(c: Tensor, log_r: float, start: Tensor) -> Tensor:
+    """The root ``s`` of ``s + exp(s - log_r) = c``, increasing and convex: Newton from above is monotone."""
+    s = start
+    for _ in range(INNER_STEPS):
+        weight = torch.exp(s - log_r)
+        residual = s + weight - c
+        s = s - residual / (1.0 + weight)
+        if bool((residual.abs() <= ROUNDING * (s.abs() + weight + c.abs())).all()):
+            break
+    return s
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Loss):
+    """``L(y, x) = logsumexp(x) - <y, x>`` for one-hot ``y`` (class indices) or rows of probabilities.
+
+    The minimiser satisfies ``r (x - v) = y - p`` with ``p = softmax(x)``. Newton's matrix is a diagonal plus a matrix
+    of rank one (the one the Sherman-Morrison formula inverts); eliminating the diagonal part exactly leaves one
+    unknown for every row, ``lam = logsumexp(x)``: with ``u = v + y / r``,
+
+        log p_i + p_i / r = u_i - lam    and    sum_i p_i = 1.
+
+    The sum is a convex, decreasing function of ``lam``, and ``logsumexp(u) - 1 / r`` is never above the root, so
+    Newton's method climbs to it from there without a line search, for logits of any size.
+    """
+
+    def value(self, targets: Tensor, x: Tensor) -> Tensor:
+        # Shifted by the largest logit, so that a loss near zero keeps its digits beside logits of 1e4.
+        shifted = x - x.amax(dim=-1, keepdim=True)
+        return shifted.logsumexp(-1) - (targets * shifted).sum(-1)
+
+    def _prox(self, targets: Tensor, v: Tensor, r: float) -> Tensor:
+        log_r = math.log(r)
+        u = v.double() + targets.double() / r
+        shift = u.amax(dim=-1, keepdim=True)
+        u = u - shift
+        lam = u.logsumexp(-1, keepdim=True) - 1.0 / r
+        s = u
+        for _ in range(STEPS):
+            c = u - lam
+            # min(c, log(r c)) bounds s from above; log p <= 0 does too.
+            start = torch.minimum(c, torch.log((r * c).clamp_min(1e-300))).where(c > 0.0, c)
+            s = log_probability(c, log_r, start.clamp_max(0.0))
+            p = torch.exp(s)
+            slope = (p / (1.0 + torch.exp(s - log_r))).sum(-1, keepdim=True)
+            step = (p.sum(-1, keepdim=True) - 1.0) / slope
+            lam = lam + step
+            if bool((step.abs() <= 4.0 * ROUNDING * (1.0 + lam.abs())).all()):
+                break
+        return (shift + (lam + s)).to(v.dtype)
+
+    def check_targets(self, targets: Tensor) -> None:
+        total = targets.sum(-1)
+        if bool((targets < 0).any()) or bool(((total - 1.0).abs() > 1e-4).any()):
+            raise ValueError(
+                "CrossEntropy needs rows of probabilities (non-negative, summing to 1), or class indices as integers"
+            )

@@ -1,0 +1,74 @@
+"""Where z and a live: two generations of every sample's rows, visited chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ipdlam.inputs import Samples
+from ipdlam.linalg import aligned_empty
+from ipdlam.network import Network
+from ipdlam.orders import Block
+
+CHUNK_BYTES = 6_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
+MAX_CHUNK = 8192
+
+
+def default_chunk_size(network: Network) -> int:
+    """Rows to a chunk when the user does not say."""
+    widest = max(max(layer.inputs, layer.outputs) for layer in network.layers)
+    return max(64, min(MAX_CHUNK, CHUNK_BYTES // (widest * network.dtype.itemsize)))
+
+
+@dataclass
+class Chunk:
+    """Views of some rows. An update writes over ``previous``, the generation before; ``swap`` makes it current."""
+
+    rows: slice
+    weight: Tensor | None
+    current: dict[Block, Tensor]
+    previous: dict[Block, Tensor]
+
+    def z(self, layer: int) -> Tensor:
+        return self.current["z", layer]  # type: ignore[index]
+
+    def a(self, layer: int) -> Tensor:
+        """The activations of a layer; those of layer 0 are the inputs."""
+        return self.current["a", layer]  # type: ignore[index]
+
+    def swap(self, block: Block) -> None:
+        self.current[block], self.previous[block] = self.previous[block], self.current[block]
+
+
+class Shard:
+    """The state of one process's samples, in memory."""
+
+    def __init__(self, network: Network, samples: Samples, chunk_size: int) -> None:
+        self.samples = samples
+        self.chunk_size = chunk_size
+        widths = {Block("z", l): network[l].outputs for l in network.numbers}
+        widths |= {Block("a", l): network[l].outputs for l in network.numbers if l < len(network)}
+
+        def allocate() -> dict[Block, Tensor]:
+            return {
+                block: aligned_empty(len(samples), width, network.dtype, network.device)
+                for block, width in widths.items()
+            }
+
+        self.current, self.previous = allocate(), allocate()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Every row once, in order."""
+        X, weight = self.samples.X, self.samples.weight
+        for rows in self.samples.rows(self.chunk_size):
+            current = {block: tensor[rows] for block, tensor in self.current.items()}
+            current[Block("a", 0)] = X[rows]
+            previous = {block: tensor[rows] for block, tensor in self.previous.items()}
+            yield Chunk(rows, None if weight is None else weight[rows], current, previous)
+
+    def swap(self, blocks: Iterable[Block]) -> None:
+        """Make the new generation of some blocks current, once all chunks have written theirs."""
+        for block in blocks:
+            self.current[block], self.previous[block] = self.previous[block], self.current[block]
