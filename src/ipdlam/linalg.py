@@ -92,7 +92,12 @@ def gain(W: Tensor, c: float) -> Tensor:
     return torch.cholesky_solve(exact.mT, factor).mT.to(W.dtype)
 
 
-def strips(width: int, count: int = 6) -> list[int]:
+def all_finite(matrix: Tensor) -> bool:
+    """Whether no entry is NaN or infinite (nor so large that the sum of all overflows)."""
+    return math.isfinite(float(matrix.sum()))
+
+
+def strips(width: int, count: int = 8) -> list[int]:
     """Where to cut ``width`` columns into strips for a symmetric product: at cache lines, at least 128 wide."""
     count = max(1, min(count, width // 128))
     step = CACHE_LINE // 4
@@ -107,6 +112,8 @@ def add_symmetric_product(total: Tensor, A: Tensor, B: Tensor) -> None:
         torch.addmm(block, A[:, start:stop].mT, B[:, start:], out=block)
 
 
-def mirror_upper(matrix: Tensor) -> Tensor:
-    """The symmetric matrix whose upper triangle is given."""
-    return matrix.triu() + matrix.triu(1).mT
+def complete_symmetric(total: Tensor) -> Tensor:
+    """Fill in, in place, the lower blocks that :func:`add_symmetric_product` leaves out."""
+    for start, stop in pairwise(strips(total.shape[1])):
+        total[stop:, start:stop] = total[start:stop, stop:].mT
+    return total

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ipdlam.linalg import Gram, add_symmetric_product, aligned_empty, mirror_upper
+from ipdlam.linalg import Gram, add_symmetric_product, aligned_empty, complete_symmetric
 
 FOLD_ROWS = 8192  # so many rows are summed in the working precision before they are added to the float64 sums
 
@@ -79,7 +79,7 @@ class MomentSums:
         """The moments of all rows since the last call."""
         if self._known_input is None:
             rounding = torch.finfo(self._AtA.partial.dtype).eps
-            AtA, At1 = Gram(mirror_upper(self._AtA.take()), rounding, self._name), self._At1.clone()
+            AtA, At1 = Gram(complete_symmetric(self._AtA.take()), rounding, self._name), self._At1.clone()
             if self._constant_input:  # the data themselves: summed and factorised once in a run
                 self._known_input = (AtA, At1)
         else:

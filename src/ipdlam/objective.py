@@ -36,7 +36,8 @@ class Objective:
 
     @property
     def is_finite(self) -> bool:
-        return math.isfinite(self.lyapunov)
+        """Whether the variables are finite. (A constraint on W may well be violated, and R infinite, at the start.)"""
+        return math.isfinite(self.loss + sum(self.linear_gap) + sum(self.activation_gap) + self.inertial_energy)
 
 
 def weighted_sum(values: Tensor, weight: Tensor | None) -> float:

@@ -12,7 +12,7 @@ from ipdlam.linalg import aligned_empty
 from ipdlam.network import Network
 from ipdlam.orders import Block
 
-CHUNK_BYTES = 6_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
+CHUNK_BYTES = 12_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
 MAX_CHUNK = 8192
 
 

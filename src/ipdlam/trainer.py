@@ -16,7 +16,7 @@ from ipdlam.errors import DivergenceError
 from ipdlam.evaluation import Evaluation, evaluate
 from ipdlam.history import History, Record
 from ipdlam.inputs import ArrayLike, Samples, check_samples
-from ipdlam.linalg import gain
+from ipdlam.linalg import aligned_empty, all_finite, gain
 from ipdlam.loop import Callback, Stopping, run_loop
 from ipdlam.moments import MomentSums
 from ipdlam.network import Network
@@ -47,6 +47,16 @@ class Run:
     iteration: int = 0
     seconds: float = 0.0
     whole: bool = False  # False while an iteration is under way: what it leaves half done cannot be continued
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """The variables of the method by layer; rows of ``z`` and ``a`` are samples."""
+
+    z: dict[int, Tensor]
+    a: dict[int, Tensor]
+    W: dict[int, Tensor]
+    b: dict[int, Tensor | None]
 
 
 class IPDLAM:
@@ -105,6 +115,20 @@ class IPDLAM:
         objective = self._started().objective
         assert objective is not None
         return objective
+
+    def iterate(self) -> Iterate:
+        """Copies of all variables after the last finished iteration."""
+        run = self._started()
+        if not run.whole:
+            raise RuntimeError("an iteration was interrupted half-way, so z and a are not those of any iterate")
+        samples = {
+            block: (run.shard.previous if block in self.plan.ahead else run.shard.current)[block].clone()
+            for block in run.shard.current
+        }
+        z = {block.layer: tensor for block, tensor in samples.items() if block.kind == "z"}
+        a = {block.layer: tensor for block, tensor in samples.items() if block.kind == "a"}
+        W = {l: W.clone() for l, W in run.W.items()}
+        return Iterate(z, a, W, {l: None if b is None else b.clone() for l, b in run.b.items()})
 
     @torch.no_grad()
     def start(
@@ -217,8 +241,9 @@ class IPDLAM:
 
     def _preactivation(self, run: Run, chunk: Chunk, l: int) -> Tensor:
         """``a_(l-1) W_l^T + b_l``."""
-        bias = run.b[l]
-        return chunk.a(l - 1) @ run.W[l].mT if bias is None else torch.addmm(bias, chunk.a(l - 1), run.W[l].mT)
+        a, W, bias = chunk.a(l - 1), run.W[l], run.b[l]
+        P = aligned_empty(a.shape[0], W.shape[0], W.dtype, W.device)
+        return torch.mm(a, W.mT, out=P) if bias is None else torch.addmm(bias, a, W.mT, out=P)
 
     def _forward_pass(self, run: Run) -> None:
         for chunk in run.shard.chunks():
@@ -299,7 +324,7 @@ class IPDLAM:
     def _update_weights(self, run: Run, l: int, rho: float) -> None:
         """The W update of one layer, then its b update."""
         moments = run.sums[l].take()
-        self._check_finite(run, bool(torch.isfinite(moments.ZtA).all() and torch.isfinite(moments.AtA.matrix).all()))
+        self._check_finite(run, all_finite(moments.ZtA) and all_finite(moments.AtA.matrix))
         beta, delta = self.settings.inertia.weights, self.settings.proximity
         W, b = run.W[l], run.b[l]
         run.W[l] = update_W(moments, W, run.W_previous[l], b, beta, delta, rho, self.settings.regularizers[l - 1])
@@ -308,7 +333,7 @@ class IPDLAM:
         if b is not None and b_previous is not None:
             run.b[l] = update_b(moments, run.W[l], b, b_previous, beta, delta)
             run.b_previous[l] = b
-        self._check_finite(run, bool(torch.isfinite(run.W[l]).all()))
+        self._check_finite(run, all_finite(run.W[l]))
 
     def _objective(self, run: Run, tally: Tally, rho: float) -> Objective:
         inertia, delta = self.settings.inertia, self.settings.proximity

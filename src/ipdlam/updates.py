@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.composite import accelerated_proximal_gradient, tolerance_for
+from ipdlam.linalg import aligned_empty
 from ipdlam.moments import Moments
 from ipdlam.prox.base import Activation, Loss, Regularizer
 
@@ -103,6 +104,7 @@ def update_a(
     replaces ``a_previous``.
     """
     a0 = torch.lerp(a_previous, a, 1.0 + gamma, out=a_previous).lerp_(sigma_z, 1.0 / (1.0 + delta))
-    residual = z_next.clone() if b is None else z_next - b
+    residual = aligned_empty(*z_next.shape, z_next.dtype, z_next.device)
+    torch.sub(z_next, 0.0 if b is None else b, out=residual)
     residual.addmm_(a0, W.mT, alpha=-1.0)
     return a0.addmm_(residual, K)

@@ -1,0 +1,41 @@
+"""Small networks and data for the tests of the engine."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ipdlam.prox import LOSSES
+
+MODULES = {
+    "identity": nn.Identity,
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "hardtanh": nn.Hardtanh,
+    "relu6": nn.ReLU6,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "softplus": nn.Softplus,
+}
+
+
+def make_model(widths, activation="relu", seed=0, dtype=torch.float64):
+    """An MLP with weights of a moderate size, drawn from a generator of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    modules = []
+    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        linear = nn.Linear(inputs, outputs, dtype=dtype)
+        with torch.no_grad():
+            linear.weight.copy_(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5)
+            linear.bias.copy_(0.1 * torch.randn(outputs, generator=generator))
+        modules += [linear, MODULES[activation]()]
+    return nn.Sequential(*modules[:-1])
+
+
+def make_data(samples, inputs, outputs, loss="squared", seed=0, dtype=torch.float64):
+    """Inputs and targets that fit the loss: labels for those that classify, real numbers for the others."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    X = torch.randn(samples, inputs, generator=generator, dtype=dtype)
+    if loss in ("squared", "huber", "absolute"):
+        return X, torch.randn(samples, outputs, generator=generator, dtype=dtype)
+    return X, torch.randint(0, LOSSES[loss]().classes(outputs), (samples,), generator=generator)

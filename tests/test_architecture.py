@@ -1,0 +1,232 @@
+"""The shape of the code: a module imports only what stands above it, and the habits of the house are kept."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ipdlam
+
+PACKAGE = Path(ipdlam.__file__).parent
+LONGEST = 400
+
+# From the ground up. A module may import those before it, and nothing else of the package.
+LAYERS = [
+    "ipdlam.errors",
+    "ipdlam.prox.base",
+    "ipdlam.prox.smooth",
+    "ipdlam.prox.activations",
+    "ipdlam.prox.softmax",
+    "ipdlam.prox.losses",
+    "ipdlam.prox.regularizers",
+    "ipdlam.prox",
+    "ipdlam.linalg",
+    "ipdlam.composite",
+    "ipdlam.moments",
+    "ipdlam.network",
+    "ipdlam.inputs",
+    "ipdlam.orders",
+    "ipdlam.shards",
+    "ipdlam.objective",
+    "ipdlam.updates",
+    "ipdlam.schedules",
+    "ipdlam.settings",
+    "ipdlam.history",
+    "ipdlam.evaluation",
+    "ipdlam.loop",
+    "ipdlam.initialise",
+    "ipdlam.trainer",
+    "ipdlam.version",
+    "ipdlam",
+]
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def is_type_checking(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def run_time_nodes(tree):
+    """All nodes, but for what stands under ``if TYPE_CHECKING:``, which is never imported."""
+    for child in ast.iter_child_nodes(tree):
+        if is_type_checking(child):
+            for other in child.orelse:
+                yield other
+                yield from run_time_nodes(other)
+            continue
+        yield child
+        yield from run_time_nodes(child)
+
+
+def imports_of(source, name, is_package=False):
+    """The modules of this package that a source imports, as full names."""
+    found = set()
+    for node in run_time_nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "ipdlam"}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = name.split(".") if is_package else name.split(".")[:-1]
+                parents = parents[: len(parents) - (node.level - 1)]
+                base = ".".join([*parents, *([node.module] if node.module else [])])
+            if base.split(".")[0] != "ipdlam":
+                continue
+            # ``from ipdlam import prox`` imports the submodule, ``from ipdlam.prox import Loss`` the package.
+            inner = {f"{base}.{alias.name}" for alias in node.names}
+            submodules = {full for full in inner if full in MODULES or full in LAYERS}
+            found |= submodules
+            if inner - submodules:
+                found.add(base)
+    return found - {name}
+
+
+def misplaced(source, name, is_package=False):
+    """The imports that stand beside or below the module, or in no list at all."""
+    above = LAYERS[: LAYERS.index(name)]
+    return sorted(imports_of(source, name, is_package) - set(above))
+
+
+def parse(name):
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+def test_every_module_has_its_place():
+    assert sorted(MODULES) == sorted(LAYERS)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_module_imports_only_what_stands_above_it(name):
+    path = MODULES[name]
+    assert misplaced(path.read_text(encoding="utf-8"), name, path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "expected"),
+    [
+        ("from ipdlam.trainer import IPDLAM", "ipdlam.network", ["ipdlam.trainer"]),
+        ("import ipdlam.trainer", "ipdlam.network", ["ipdlam.trainer"]),
+        ("from ipdlam import trainer", "ipdlam.network", ["ipdlam.trainer"]),
+        ("from . import trainer", "ipdlam.network", ["ipdlam.trainer"]),
+        ("from .trainer import IPDLAM", "ipdlam.network", ["ipdlam.trainer"]),
+        ("from ..trainer import IPDLAM", "ipdlam.prox.base", ["ipdlam.trainer"]),
+        ("from ipdlam import IPDLAM", "ipdlam.network", ["ipdlam"]),
+        ("from ipdlam.nowhere import thing", "ipdlam.network", ["ipdlam.nowhere"]),
+        ("def f():\n    from ipdlam.loop import run_loop", "ipdlam.network", ["ipdlam.loop"]),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    import ipdlam.loop", "ipdlam.network", ["ipdlam.loop"]),
+        ("if TYPE_CHECKING:\n    from ipdlam.history import History", "ipdlam.network", []),
+        ("from ipdlam.prox import Loss\nfrom ipdlam.prox.base import Loss\nimport torch", "ipdlam.network", []),
+    ],
+)
+def test_the_check_sees_every_kind_of_import(source, name, expected):
+    assert misplaced(source, name) == expected
+
+
+def test_importing_the_package_loads_neither_scikit_learn_nor_matplotlib():
+    code = (
+        "import sys, ipdlam; "
+        "loaded = {name.split('.')[0] for name in sys.modules}; "
+        "assert 'torch' in loaded; "
+        "sys.exit(', '.join(sorted(loaded & {'sklearn', 'matplotlib', 'scipy', 'pandas'})) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_no_module_is_longer_than_a_reader_can_hold(name):
+    lines = len(MODULES[name].read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST, f"{name} has {lines} lines; split it"
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_no_star_imports(name):
+    stars = [
+        node.lineno
+        for node in ast.walk(parse(name))
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+    ]
+    assert stars == []
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_library_prints_nothing(name):
+    calls = [
+        node.lineno
+        for node in ast.walk(parse(name))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write")
+    ]
+    assert calls == []
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_nothing_in_the_library_back_propagates(name):
+    wanted = []
+    for node in ast.walk(parse(name)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called.endswith(".backward") or called in ("backward", "grad", "vjp", "jacrev"):
+                wanted.append((node.lineno, called))
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("torch.autograd", "torch.func")):
+            wanted.append((node.lineno, ast.unparse(node)))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("torch.autograd", "torch.func")):
+            wanted.append((node.lineno, node.module))
+    assert wanted == []
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_module_says_what_it_is(name):
+    assert ast.get_docstring(parse(name))
+
+
+def test_all_is_true():
+    assert len(set(ipdlam.__all__)) == len(ipdlam.__all__)
+    missing = [name for name in ipdlam.__all__ if not hasattr(ipdlam, name)]
+    assert missing == []
+    # What the package imports to re-export is in the list, and nothing of the package is exported by accident.
+    bound = {
+        alias.asname or alias.name
+        for node in parse("ipdlam").body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    assert set(ipdlam.__all__) == bound
+
+
+def test_all_of_prox_is_true():
+    assert [name for name in ipdlam.prox.__all__ if not hasattr(ipdlam.prox, name)] == []
+
+
+def test_the_interface_of_the_design_is_there():
+    promised = {"IPDLAM", "DLAM", "History", "Record", "StopTraining", "DivergenceError", "initialise", "prox"}
+    assert promised <= set(ipdlam.__all__)
+
+
+@pytest.mark.parametrize("name", ipdlam.__all__)
+def test_everything_public_has_a_docstring(name):
+    thing = getattr(ipdlam, name)
+    if name == "__version__":
+        assert isinstance(thing, str)
+        return
+    # A dataclass without a docstring gets its signature for one, which says nothing.
+    assert (thing.__doc__ or "").strip()
+    assert not (thing.__doc__ or "").startswith(f"{name}(")
+    if inspect.isclass(thing):
+        mute = [
+            attribute
+            for attribute, value in vars(thing).items()
+            if not attribute.startswith("_") and inspect.isfunction(value) and not (value.__doc__ or "").strip()
+        ]
+        assert [attribute for attribute in mute if attribute not in ("append", "to_json", "from_json")] == []

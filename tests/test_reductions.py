@@ -1,0 +1,155 @@
+"""The special cases that the method must reduce to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from problems import make_data, make_model
+from torch import nn
+
+import ipdlam
+from ipdlam.prox import Ridge
+
+
+def run(trainer, X, y, steps, **data):
+    trainer.start(X, y, **data)
+    for _ in range(steps):
+        trainer.step(evaluate=False)
+    return trainer
+
+
+def assert_same_iterates(first, second, exact=False, rows=None):
+    first, second = first.iterate(), second.iterate()
+    for name in "zaWb":
+        for l, ours in getattr(first, name).items():
+            theirs = getattr(second, name)[l]
+            ours = ours[rows] if rows is not None and name in "za" else ours
+            if exact:
+                assert torch.equal(ours, theirs), f"{name}{l}"
+            else:
+                torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+def augmented_least_squares(X, Y, ridge=0.0):
+    """Least squares with an intercept, the ridge on the weights alone, from the normal equations."""
+    A = np.hstack([X.numpy(), np.ones((len(X), 1))])
+    penalty = ridge * np.eye(A.shape[1])
+    penalty[-1, -1] = 0.0
+    solution = np.linalg.solve(A.T @ A + penalty, A.T @ Y.numpy())
+    return torch.from_numpy(solution[:-1].T), torch.from_numpy(solution[-1])
+
+
+@pytest.mark.parametrize("strength", [0.0, 2.0])
+def test_one_layer_with_squared_loss_is_least_squares_or_ridge_regression(strength):
+    X, Y = make_data(40, 4, 2)
+    rho = 2.0
+    regularizer = Ridge(strength, relative=False) if strength else None
+    trainer = ipdlam.IPDLAM(make_model([4, 2]), regularizer=regularizer, penalty=rho, penalty_growth=1.0, inertia=0.9)
+    run(trainer, X, Y, 3000)
+    # With z eliminated, Phi is (rho / (1 + rho)) ||Y - X W^T - b||^2 / 2 + R(W).
+    W, b = augmented_least_squares(X, Y, strength * (1.0 + rho) / rho)
+    iterate = trainer.iterate()
+    torch.testing.assert_close(iterate.W[1], W, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(iterate.b[1], b, rtol=1e-8, atol=1e-10)
+
+
+def test_relative_ridge_is_the_plain_one_times_penalty_and_samples():
+    X, Y = make_data(30, 4, 3)
+    settings = {"penalty": 0.5, "penalty_growth": 1.0, "inertia": 0.5}
+    relative = ipdlam.IPDLAM(make_model([4, 5, 3]), regularizer=Ridge(0.01), **settings)
+    plain = ipdlam.IPDLAM(make_model([4, 5, 3]), regularizer=Ridge(0.01 * 0.5 * 30, relative=False), **settings)
+    assert_same_iterates(run(relative, X, Y, 4), run(plain, X, Y, 4))
+
+
+@pytest.mark.parametrize("order", ["reverse", "increase", "nested-reverse"])
+def test_without_inertia_the_previous_iterate_does_not_matter(order):
+    """PDLAM has no memory: starting afresh from an iterate's variables continues it."""
+    X, Y = make_data(30, 4, 3)
+    trainer = ipdlam.IPDLAM(make_model([4, 5, 3]), inertia=0.0, penalty_growth=1.0, order=order)
+    run(trainer, X, Y, 2)
+    for generation in (trainer._run.W_previous, trainer._run.b_previous):
+        for tensor in generation.values():
+            tensor.fill_(1e6)  # would show in any inertial point
+    with_noise = trainer.step(evaluate=False)
+    clean = run(ipdlam.IPDLAM(make_model([4, 5, 3]), inertia=0.0, penalty_growth=1.0, order=order), X, Y, 3)
+    assert with_noise.objective == clean.objective().value
+
+
+def test_dlam_is_ipdlam_without_inertia_and_proximity():
+    X, Y = make_data(30, 4, 3)
+    dlam = run(ipdlam.DLAM(make_model([4, 5, 3])), X, Y, 4)
+    ours = run(ipdlam.IPDLAM(make_model([4, 5, 3]), inertia=0.0, proximity=0.0), X, Y, 4)
+    assert_same_iterates(dlam, ours, exact=True)
+
+
+@pytest.mark.parametrize("case", ["constant features", "fewer samples than features", "one sample"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_dlam_takes_the_solution_of_minimum_norm(case, dtype):
+    samples = {"constant features": 50, "fewer samples than features": 6, "one sample": 1}[case]
+    X, Y = make_data(samples, 12, 3, dtype=dtype)
+    if case == "constant features":
+        X[:, 3:7] = 0.0  # as the pixels of MNIST that are always black
+        X[:, 9] = X[:, 8]
+    model = make_model([12, 3], dtype=dtype)
+    bias = model[0].bias.detach().clone()
+    trainer = ipdlam.DLAM(model, chunk_size=4)
+    trainer.start(X, Y)
+    goal = trainer._run.shard.current["z", 1].clone()  # z of the first iteration, which the start has already made
+    trainer.step(evaluate=False)
+    expected = torch.linalg.pinv(X.double(), rtol=1e-5) @ (goal - bias).double()
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-3
+    torch.testing.assert_close(trainer.iterate().W[1].double(), expected.mT, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("depth", [2, 4])
+def test_reverse_equals_increase_bit_for_bit(dtype, depth):
+    X, y = make_data(50, 4, 3, "cross_entropy", dtype=dtype)
+    widths = [4, *[6] * (depth - 1), 3]
+    runs = [
+        run(ipdlam.IPDLAM(make_model(widths, dtype=dtype), loss="cross_entropy", order=order, chunk_size=16), X, y, 6)
+        for order in ("reverse", "increase")
+    ]
+    assert_same_iterates(*runs, exact=True)
+    assert runs[0].objective() == runs[1].objective()
+
+
+@pytest.mark.parametrize("order", ["reverse", "nested-reverse"])
+def test_nested_reverse_is_another_method(order):
+    X, Y = make_data(50, 4, 3)
+    value = run(ipdlam.IPDLAM(make_model([4, 6, 3]), order=order), X, Y, 3).objective().value
+    other = run(ipdlam.IPDLAM(make_model([4, 6, 3]), order="increase"), X, Y, 3).objective().value
+    assert (value == other) is (order == "reverse")
+
+
+@pytest.mark.parametrize("order", ["reverse", "nested-reverse"])
+@pytest.mark.parametrize("regularizer", [None, Ridge(0.01)])
+def test_integer_sample_weights_are_repeated_samples(order, regularizer):
+    X, y = make_data(20, 4, 3, "logistic")
+    counts = torch.randint(0, 4, (20,), generator=torch.Generator().manual_seed(0))
+    settings = {"loss": "logistic", "order": order, "regularizer": regularizer, "inertia": 0.5}
+    weighted = run(ipdlam.IPDLAM(make_model([4, 5, 3]), **settings), X, y, 4, sample_weight=counts)
+    repeated = ipdlam.IPDLAM(make_model([4, 5, 3]), **settings)
+    run(repeated, X.repeat_interleave(counts, 0), y.repeat_interleave(counts, 0), 4)
+    rows = torch.arange(20).repeat_interleave(counts)
+    assert_same_iterates(weighted, repeated, rows=rows)
+    assert weighted.objective().value == pytest.approx(repeated.objective().value, rel=1e-10)
+    assert weighted.objective().lyapunov == pytest.approx(repeated.objective().lyapunov, rel=1e-10)
+
+
+def test_weights_of_one_are_no_weights():
+    X, y = make_data(20, 4, 3, "hinge")
+    plain = run(ipdlam.IPDLAM(make_model([4, 5, 3]), loss="hinge"), X, y, 4)
+    ones = run(ipdlam.IPDLAM(make_model([4, 5, 3]), loss="hinge"), X, y, 4, sample_weight=torch.ones(20))
+    assert_same_iterates(plain, ones)
+
+
+def test_training_moves_the_model_itself():
+    X, y = make_data(60, 4, 3, "cross_entropy")
+    model = make_model([4, 8, 3])
+    trainer = run(ipdlam.IPDLAM(model, loss="cross_entropy"), X, y, 3)
+    linear = [module for module in model if isinstance(module, nn.Linear)]
+    for l in (1, 2):
+        assert torch.equal(linear[l - 1].weight, trainer.iterate().W[l])
+        assert torch.equal(linear[l - 1].bias, trainer.iterate().b[l])
