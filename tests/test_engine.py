@@ -123,7 +123,7 @@ def test_without_proximal_terms(order, weighted):
 def test_one_sample_and_narrow_chunks_of_a_wide_network():
     # More features than samples, wider than a strip of the symmetric product (128) and with a ragged last chunk.
     model, (X, y) = make_model([150, 140, 2]), make_data(20, 150, 2)
-    trainer = ipdlam.IPDLAM(model, inertia=0.5, chunk_size=6)
+    trainer = ipdlam.IPDLAM(model, regularizer=None, inertia=0.5, chunk_size=6)
     reference = Reference(
         model, LOSSES["squared"](), X, y, inertia=(0.5,) * 3, proximity=1.0, penalty=0.1, growth=1.1, maximum=1e6,
         order="reverse", regularizers=(None, None),

@@ -93,7 +93,7 @@ def test_dlam_takes_the_solution_of_minimum_norm(case, dtype):
         X[:, 9] = X[:, 8]
     model = make_model([12, 3], dtype=dtype)
     bias = model[0].bias.detach().clone()
-    trainer = ipdlam.DLAM(model, chunk_size=4)
+    trainer = ipdlam.DLAM(model, regularizer=None, chunk_size=4)
     trainer.start(X, Y)
     goal = trainer._run.shard.current["z", 1].clone()  # z of the first iteration, which the start has already made
     trainer.step(evaluate=False)
