@@ -32,8 +32,8 @@ from whole_array import WholeArrayIPDLAM
 import ipdlam
 
 SCALES = {
-    "paper": {"widths": [784, 1500, 1500, 10], "samples": 60000, "fewer": 15000, "iterations": 5, "square": 4096},
-    "smoke": {"widths": [20, 32, 32, 4], "samples": 400, "fewer": 100, "iterations": 2, "square": 128},
+    "paper": {"widths": [784, 1500, 1500, 10], "samples": 60000, "fewer": 15000, "iterations": 5, "square": 4096, "rate_seconds": 2.0},
+    "smoke": {"widths": [20, 32, 32, 4], "samples": 400, "fewer": 100, "iterations": 2, "square": 128, "rate_seconds": 0.05},
 }
 PARTS = ("reverse", "fewer", "nested-reverse", "whole-array")
 
@@ -53,7 +53,7 @@ def state_bytes(widths: list[int], samples: int) -> int:
     return 4 * samples * (2 * (2 * hidden + outputs) + widths[0] + outputs)
 
 
-def sgemm_rate(size: int, seconds: float = 2.0) -> float:
+def sgemm_rate(size: int, seconds: float) -> float:
     """FLOP/s of square products, over about so many seconds."""
     A, B, C = torch.rand(size, size), torch.rand(size, size), torch.empty(size, size)
     torch.mm(A, B, out=C)
@@ -81,7 +81,7 @@ def measure(part: str, scale: str) -> dict[str, object]:
     widths, iterations = size["widths"], size["iterations"]
     samples = size["fewer"] if part == "fewer" else size["samples"]
     model, X, y = make_problem(widths, samples)
-    rates, seconds, objectives = [sgemm_rate(size["square"])], [], []
+    rates, seconds, objectives = [sgemm_rate(size["square"], size["rate_seconds"])], [], []
     if part == "whole-array":
         linears = [module for module in model if isinstance(module, nn.Linear)]
         W, b = ([getattr(linear, name).detach().clone() for linear in linears] for name in ("weight", "bias"))
@@ -97,7 +97,7 @@ def measure(part: str, scale: str) -> dict[str, object]:
         with torch.no_grad():
             objectives.append(whole.step() if part == "whole-array" else trainer.step(evaluate=False).objective)
         seconds.append(time.perf_counter() - started)
-        rates.append(sgemm_rate(size["square"]))
+        rates.append(sgemm_rate(size["square"], size["rate_seconds"]))
     ideal = [flops(widths, samples) / (0.5 * (before + after)) for before, after in zip(rates[:-1], rates[1:], strict=True)]
     return {
         "part": part,

@@ -1,0 +1,45 @@
+"""What is not run does not exist: examples and benchmarks, at their smallest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    answer = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def test_digits_comparison():
+    printed = run("examples/compare_on_digits.py", "--hidden", "20", "--iterations", "3")
+    assert all(name in printed for name in ("iPDLAM", "DLAM", "Phi", "best test"))
+
+
+def test_every_example_is_run_here():
+    named = Path(__file__).read_text()
+    assert [path.name for path in (ROOT / "examples").glob("*.py") if f"examples/{path.name}" not in named] == []
+
+
+def test_iteration_benchmark(tmp_path):
+    run("benchmarks/iteration.py", "--scale", "smoke", "--output", str(tmp_path / "iteration.json"))
+    result = json.loads((tmp_path / "iteration.json").read_text())
+    reverse, whole = result["parts"]["reverse"], result["parts"]["whole-array"]
+    # The version with whole arrays is the same algorithm: its objective is the engine's.
+    assert all(abs(a - b) <= 2e-3 * abs(b) for a, b in zip(whole["objective"], reverse["objective"], strict=False))
+    assert result["summary"]["ratio_to_products"] > 0
+    assert result["environment"]["torch"]
+
+
+def test_ridge_benchmark(tmp_path):
+    run("benchmarks/ridge.py", "--scale", "smoke", "--output", str(tmp_path / "ridge.json"))
+    rows = json.loads((tmp_path / "ridge.json").read_text())["rows"]
+    assert [row["strength"] for row in rows] == [None, 1e-6, 1e-5, 1e-4]
+    assert all(0.5 < row["test_accuracy"][-1] <= 1.0 for row in rows)
