@@ -1,14 +1,16 @@
 """What one iteration costs, beside what its matrix products cost.
 
-The unavoidable products of an iteration in order reverse, for widths d_0 ... d_L and N samples (a product of m x k by k x n counts 2 m k n):
+The unavoidable products of an iteration in order reverse, for widths d_0 ... d_L and N samples (a product of m x k by
+k x n counts 2 m k n):
 
     A_(l-1) W_l^T              2 N d_(l-1) d_l   l = 1 ... L      the z update and the objective share it
     Z_l^T A_(l-1)              2 N d_(l-1) d_l   l = 1 ... L      the W update
     A_(l-1)^T A_(l-1)            N d_(l-1)^2     l = 2 ... L      symmetric: half; that of the input is taken once
     the a update               4 N d_l d_(l+1)   l = 1 ... L-1    the residual and the gain
 
-For 784-1500-1500-10 and N = 60000 that is 1.64 TFLOP. Times on a shared machine drift, so everything is a ratio to the SGEMM rate
-measured between the iterations of the same run. Each figure is measured in a process of its own, so that peak memory means something.
+For 784-1500-1500-10 and N = 60000 that is 1.64 TFLOP. Times on a shared machine drift, so everything is a ratio to the
+SGEMM rate measured between the iterations of the same run. Each figure is measured in a process of its own, so that
+peak memory means something.
 
     python benchmarks/iteration.py                      # the size of the paper; writes results/iteration.json
     python benchmarks/iteration.py --scale smoke        # seconds, nothing to be concluded from it
@@ -17,6 +19,7 @@ measured between the iterations of the same run. Each figure is measured in a pr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -25,22 +28,36 @@ import time
 from pathlib import Path
 
 import torch
-from environment import environment, peak_memory
 from torch import nn
-from whole_array import WholeArrayIPDLAM
 
 import ipdlam
+from environment import environment, peak_memory
+from whole_array import WholeArrayIPDLAM
 
 SCALES = {
-    "paper": {"widths": [784, 1500, 1500, 10], "samples": 60000, "fewer": 15000, "iterations": 5, "square": 4096, "rate_seconds": 2.0},
-    "smoke": {"widths": [20, 32, 32, 4], "samples": 400, "fewer": 100, "iterations": 2, "square": 128, "rate_seconds": 0.05},
+    "paper": {
+        "widths": [784, 1500, 1500, 10],
+        "samples": 60000,
+        "fewer": 15000,
+        "iterations": 5,
+        "square": 4096,
+        "rate_seconds": 2.0,
+    },
+    "smoke": {
+        "widths": [20, 32, 32, 4],
+        "samples": 400,
+        "fewer": 100,
+        "iterations": 2,
+        "square": 128,
+        "rate_seconds": 0.05,
+    },
 }
 PARTS = ("reverse", "fewer", "nested-reverse", "whole-array")
 
 
 def flops(widths: list[int], samples: int) -> float:
     """The unavoidable floating-point operations of one iteration, as counted above."""
-    pairs = list(zip(widths[:-1], widths[1:], strict=True))
+    pairs = list(itertools.pairwise(widths))
     products = sum(4 * before * after for before, after in pairs)
     gram = sum(before * before for before, _ in pairs[1:])
     activations = sum(4 * before * after for before, after in pairs[1:])
@@ -68,7 +85,7 @@ def make_problem(widths: list[int], samples: int) -> tuple[nn.Sequential, torch.
     """Random data: an iteration costs the same whatever the numbers are."""
     generator = torch.Generator().manual_seed(0)
     modules: list[nn.Module] = []
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+    for inputs, outputs in itertools.pairwise(widths):
         modules += [nn.Linear(inputs, outputs), nn.ReLU()]
     model = ipdlam.initialise(nn.Sequential(*modules[:-1]), "paper", seed=0)
     X = torch.rand(samples, widths[0], generator=generator)
@@ -98,7 +115,7 @@ def measure(part: str, scale: str) -> dict[str, object]:
             objectives.append(whole.step() if part == "whole-array" else trainer.step(evaluate=False).objective)
         seconds.append(time.perf_counter() - started)
         rates.append(sgemm_rate(size["square"], size["rate_seconds"]))
-    ideal = [flops(widths, samples) / (0.5 * (before + after)) for before, after in zip(rates[:-1], rates[1:], strict=True)]
+    ideal = [flops(widths, samples) / (0.5 * (before + after)) for before, after in itertools.pairwise(rates)]
     return {
         "part": part,
         "samples": samples,

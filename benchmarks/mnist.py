@@ -28,7 +28,9 @@ def load(name: str) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tens
     """Training and test data: pixels in [0, 1] as float32 rows, and labels."""
     folder = find(name)
     if folder is None:
-        raise SystemExit(f"{name} was not found: set IPDLAM_DATA to a folder that holds {name}/train-images-idx3-ubyte.gz and its kin")
+        raise SystemExit(
+            f"{name} was not found: set IPDLAM_DATA to a folder that holds {name}/train-images-idx3-ubyte.gz"
+        )
 
     def part(prefix: str) -> tuple[torch.Tensor, torch.Tensor]:
         images = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")

@@ -1,10 +1,11 @@
 """Why the library's default is a small ridge: test accuracy by iteration, with and without it.
 
-Without a regulariser (the paper's setting) the objective keeps falling while the accuracy of the network decays after a few
-iterations: the auxiliary activations learn the labels, and the weights are fitted to them instead of to the forward pass.
+Without a regulariser (the paper's setting) the objective keeps falling while the accuracy of the network decays after
+a few iterations: the auxiliary activations learn the labels, and the weights are fitted to them instead of to the
+forward pass.
 
-    IPDLAM_DATA=... python benchmarks/ridge.py                 # MNIST and Fashion-MNIST, about half an hour; writes results/ridge.json
-    python benchmarks/ridge.py --scale smoke                   # scikit-learn's digits, seconds
+    IPDLAM_DATA=... python benchmarks/ridge.py                 # MNIST and Fashion-MNIST, about half an hour; writes
+    results/ridge.json python benchmarks/ridge.py --scale smoke                   # scikit-learn's digits, seconds
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import argparse
 import json
 from pathlib import Path
 
-import mnist
 import torch
-from environment import environment
 from torch import nn
 
 import ipdlam
+import mnist
+from environment import environment
 from ipdlam.prox import Ridge
 
 STRENGTHS = (None, 1e-6, 1e-5, 1e-4)
@@ -66,7 +67,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/ridge.json"))
     options = parser.parse_args()
     scale = SCALES[options.scale]
-    result = {"command": f"python benchmarks/ridge.py --scale {options.scale}", "environment": environment(), "rows": []}
+    result = {
+        "command": f"python benchmarks/ridge.py --scale {options.scale}",
+        "environment": environment(),
+        "rows": [],
+    }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     for data in scale["data"]:
         for strength in STRENGTHS:
@@ -74,8 +79,13 @@ def main() -> None:
             result["rows"].append(row)
             accuracy = row["test_accuracy"]
             best = max(accuracy)
-            print(f"{data:14} ridge {strength!s:6} best {best:.4f} at {accuracy.index(best) + 1:3}, last {accuracy[-1]:.4f}", flush=True)
-            options.output.write_text(json.dumps(result, indent=1) + "\n")  # after every run: a long job keeps what it has
+            print(
+                f"{data:13} ridge {strength!s:6} best {best:.4f} at {accuracy.index(best) + 1:2}, end {accuracy[-1]:.4f}",
+                flush=True,
+            )
+            options.output.write_text(
+                json.dumps(result, indent=1) + "\n"
+            )  # after every run: a long job keeps what it has
 
 
 if __name__ == "__main__":

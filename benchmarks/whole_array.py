@@ -1,7 +1,7 @@
 """The same algorithm with whole-array temporaries, the way it is usually written: what chunking is measured against.
 
-Order reverse, ReLU, squared loss on one-hot labels, no regulariser. Every expression is evaluated for all samples at once, and the
-objective is computed after the iteration.
+Order reverse, ReLU, squared loss on one-hot labels, no regulariser. Every expression is evaluated for all samples at
+once, and the objective is computed after the iteration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from torch import Tensor
 class WholeArrayIPDLAM:
     """Algorithm 1 on arrays of all samples; one generation of temporaries for every operation."""
 
-    def __init__(self, W: list[Tensor], b: list[Tensor], X: Tensor, Y: Tensor, inertia: float, delta: float, rho: float) -> None:
+    def __init__(
+        self, W: list[Tensor], b: list[Tensor], X: Tensor, Y: Tensor, inertia: float, delta: float, rho: float
+    ) -> None:
         self.X, self.Y, self.inertia, self.delta, self.rho = X, Y, inertia, delta, rho
         self.W, self.b, self.L = W, b, len(W)
         self.a, self.z = [X], []

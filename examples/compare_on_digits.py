@@ -1,6 +1,6 @@
-"""iPDLAM and DLAM on the 1797 handwritten digits that come with scikit-learn: the same network, data and initial weights.
+"""iPDLAM and DLAM on the 1797 handwritten digits of scikit-learn: the same network, data and initial weights.
 
-    python examples/compare_on_digits.py
+python examples/compare_on_digits.py
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -23,7 +25,7 @@ def make_model(widths, activation="relu", seed=0, dtype=torch.float64):
     """An MLP with weights of a moderate size, drawn from a generator of its own."""
     generator = torch.Generator().manual_seed(seed)
     modules = []
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+    for inputs, outputs in itertools.pairwise(widths):
         linear = nn.Linear(inputs, outputs, dtype=dtype)
         with torch.no_grad():
             linear.weight.copy_(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5)

@@ -1,8 +1,9 @@
 """Algorithm 1 in float64, sample by sample, with loops and no tricks: what the engine is compared with.
 
-Nothing here is shared with the engine but the scalar proximal operators, which are certified on their own. Every other update is
-solved from its definition by another route: least squares by a pseudo-inverse of the data instead of moments, regularised weights by
-coordinate descent instead of an accelerated method, activations by a plain linear solve for each sample.
+Nothing here is shared with the engine but the scalar proximal operators, which are certified on their own. Every other
+update is solved from its definition by another route: least squares by a pseudo-inverse of the data instead of
+moments, regularised weights by coordinate descent instead of an accelerated method, activations by a plain linear
+solve for each sample.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ def tensor(values):
 
 
 class Reference:
-    def __init__(self, model, loss, X, targets, *, inertia, proximity, penalty, growth, maximum, order, weight=None, regularizers):
+    def __init__(
+        self, model, loss, X, targets, *, inertia, proximity, penalty, growth, maximum, order, weight=None, regularizers
+    ):
         linears = [m for m in model if isinstance(m, nn.Linear)]
         by_module = {a.module: a for a in ACTIVATIONS.values()}
         self.activations = [by_module[type(m)].from_module(m) for m in model if not isinstance(m, nn.Linear)]
@@ -140,7 +143,9 @@ class Reference:
         return total
 
     def phi(self):
-        gaps = sum(self.linear_gap(l) for l in range(1, self.L + 1)) + sum(self.activation_gap(l) for l in range(1, self.L))
+        gaps = sum(self.linear_gap(l) for l in range(1, self.L + 1)) + sum(
+            self.activation_gap(l) for l in range(1, self.L)
+        )
         return self.loss_value() + self.regularization() + 0.5 * self.used_rho * gaps
 
     def lyapunov(self):

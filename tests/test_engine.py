@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 import torch
-from problems import make_data, make_model
-from reference import Reference
 
 import ipdlam
-from ipdlam.prox import ACTIVATIONS, LOSSES, ElasticNet, L1, NonNegative, Ridge
+from ipdlam.prox import ACTIVATIONS, L1, LOSSES, ElasticNet, NonNegative, Ridge
+from problems import make_data, make_model
+from reference import Reference
 
 WIDTHS = {1: [4, 3], 2: [4, 5, 3], 3: [4, 5, 6, 3], 4: [4, 5, 3, 6, 3], 5: [4, 5, 3, 6, 4, 3]}
 NAMED = ("reverse", "increase", "nested-reverse")
@@ -36,7 +36,9 @@ def compare(
 ):
     model = make_model(list(widths), activation, seed)
     X, y = make_data(N, widths[0], widths[-1], loss, seed)
-    weight = torch.rand(N, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1 if weighted else None
+    weight = (
+        torch.rand(N, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1 if weighted else None
+    )
     operator = LOSSES[loss]()
     targets = operator.encode(y, widths[-1], torch.float64) if y.ndim == 1 else y
     layers = len(widths) - 1
@@ -45,7 +47,8 @@ def compare(
         order=order, weight=weight, regularizers=(regularizer,) * layers,
     )  # fmt: skip
     trainer = ipdlam.IPDLAM(
-        model, loss=loss, regularizer=regularizer, inertia=inertia, proximity=proximity, penalty=0.3, penalty_growth=1.5,
+        model, loss=loss, regularizer=regularizer, inertia=inertia, proximity=proximity, penalty=0.3,
+        penalty_growth=1.5,
         penalty_max=0.6, order=order, chunk_size=chunk_size,
     )  # fmt: skip
     trainer.start(X, y, sample_weight=weight)
@@ -57,12 +60,18 @@ def compare(
         for name in "zaWb":
             for l, ours in getattr(iterate, name).items():
                 theirs = torch.from_numpy(getattr(reference, name)[l])
-                torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10, msg=lambda m: f"{name}{l} at {step}: {m}")
+                torch.testing.assert_close(
+                    ours, theirs, rtol=1e-10, atol=1e-10, msg=lambda m, at=f"{name}{l} at step {step}": f"{at}: {m}"
+                )
         assert objective.penalty == pytest.approx(reference.used_rho, rel=1e-12)
         assert objective.loss == pytest.approx(reference.loss_value(), rel=1e-9, abs=1e-10)
         assert objective.regularization == pytest.approx(reference.regularization(), rel=1e-9, abs=1e-10)
-        assert objective.linear_gap == pytest.approx([reference.linear_gap(l) for l in range(1, layers + 1)], rel=1e-8, abs=1e-10)
-        assert objective.activation_gap == pytest.approx([reference.activation_gap(l) for l in range(1, layers)], rel=1e-8, abs=1e-10)
+        assert objective.linear_gap == pytest.approx(
+            [reference.linear_gap(l) for l in range(1, layers + 1)], rel=1e-8, abs=1e-10
+        )
+        assert objective.activation_gap == pytest.approx(
+            [reference.activation_gap(l) for l in range(1, layers)], rel=1e-8, abs=1e-10
+        )
         assert objective.value == pytest.approx(reference.phi(), rel=1e-9, abs=1e-10)
         assert objective.lyapunov == pytest.approx(reference.lyapunov(), rel=1e-9, abs=1e-10)
 

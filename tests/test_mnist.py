@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import mnist
 import pytest
 import torch
 from torch import nn
 
 import ipdlam
+import mnist
 
 pytestmark = pytest.mark.skipif(mnist.find("mnist") is None, reason="MNIST not found through IPDLAM_DATA")
 
 
 def make_network(hidden):
-    model = nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+    model = nn.Sequential(
+        nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 10)
+    )
     return ipdlam.initialise(model, "paper", seed=0)
 
 

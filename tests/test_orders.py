@@ -174,9 +174,7 @@ def test_the_plan_unrolls_to_the_order_again_and_again(order, iterations):
 @given(orders(), st.integers(1, 3))
 def test_the_objective_is_measured_once_at_the_end_of_every_iteration(order, iterations):
     events = unroll(order, iterations)
-    measured_after = [
-        len(blocks_in(events[:index])) for index, (kind, _) in enumerate(events) if kind == "measure"
-    ]
+    measured_after = [len(blocks_in(events[:index])) for index, (kind, _) in enumerate(events) if kind == "measure"]
     # In terms of blocks: after 0, 1, 2 ... whole iterations, whatever the visit goes on to do for the next one.
     assert measured_after == [iteration * len(order) for iteration in range(iterations + 1)]
 

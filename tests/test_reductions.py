@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from problems import make_data, make_model
 from torch import nn
 
 import ipdlam
 from ipdlam.prox import Ridge
+from problems import make_data, make_model
 
 
 def run(trainer, X, y, steps, **data):

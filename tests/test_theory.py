@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import make_data, make_model
 
 import ipdlam
 from ipdlam.orders import ORDERS, increase
-from ipdlam.prox import ACTIVATIONS, LOSSES, ElasticNet, L1, Ridge
+from ipdlam.prox import ACTIVATIONS, L1, LOSSES, ElasticNet, Ridge
+from problems import make_data, make_model
 
 REGULARIZERS = [None, Ridge(0.01), Ridge(0.3, relative=False), L1(0.01), ElasticNet(0.01, 0.02, relative=False)]
 
@@ -45,7 +47,9 @@ def lyapunov_values(run, steps):
     X, y = make_data(run["samples"], run["widths"][0], run["widths"][-1], run["loss"], run["seed"])
     generator = torch.Generator().manual_seed(run["seed"])
     weight = torch.rand(run["samples"], generator=generator) + 0.05 if run["weighted"] else None
-    trainer = ipdlam.IPDLAM(make_model(run["widths"], run["activation"], run["seed"]), loss=run["loss"], **run["trainer"])
+    trainer = ipdlam.IPDLAM(
+        make_model(run["widths"], run["activation"], run["seed"]), loss=run["loss"], **run["trainer"]
+    )
     trainer.start(X, y, sample_weight=weight)
     values = [trainer.objective().lyapunov]
     for _ in range(steps):
@@ -57,7 +61,7 @@ def lyapunov_values(run, steps):
 @given(runs())
 def test_the_lyapunov_value_never_increases(run):
     values = lyapunov_values(run, steps=8)
-    for before, after in zip(values[:-1], values[1:], strict=True):
+    for before, after in itertools.pairwise(values):
         assert after <= before + 1e-9 * (1.0 + abs(before)), values
 
 
@@ -67,16 +71,18 @@ def test_the_bound_on_the_inertia_of_z_is_needed_and_the_detector_works():
     trainer = {"inertia": (1.8, 1.8, 1.8), "proximity": 4.0, "penalty": 0.3, "penalty_growth": 1.0}
     with pytest.warns(UserWarning, match="inertia"):
         values = lyapunov_values({**run, "trainer": trainer}, steps=15)
-    assert any(after > 1.001 * before for before, after in zip(values[:-1], values[1:], strict=True))
+    assert any(after > 1.001 * before for before, after in itertools.pairwise(values))
 
 
 def test_the_objective_itself_may_increase():
     """The paper's remark under Figure 1: within the bounds xi falls, while Phi alone overshoots like any heavy ball."""
     X, y = make_data(30, 4, 3)
-    trainer = ipdlam.IPDLAM(make_model([4, 3]), inertia=(0.5, 0.99, 0.99), proximity=300.0, penalty=0.02, penalty_growth=1.0)
+    trainer = ipdlam.IPDLAM(
+        make_model([4, 3]), inertia=(0.5, 0.99, 0.99), proximity=300.0, penalty=0.02, penalty_growth=1.0
+    )
     trainer.start(X, y)
     records = [trainer.step(evaluate=False) for _ in range(150)]
-    pairs = list(zip(records[:-1], records[1:], strict=True))
+    pairs = list(itertools.pairwise(records))
     assert any(after.objective > before.objective * (1.0 + 1e-9) for before, after in pairs)
     assert all(after.lyapunov <= before.lyapunov * (1.0 + 1e-12) for before, after in pairs)
 
@@ -84,7 +90,9 @@ def test_the_objective_itself_may_increase():
 def test_without_inertia_the_objective_never_increases():
     for seed in range(5):
         X, y = make_data(30, 4, 3, "cross_entropy", seed)
-        trainer = ipdlam.IPDLAM(make_model([4, 6, 5, 3], seed=seed), loss="cross_entropy", inertia=0.0, penalty_growth=1.0)
+        trainer = ipdlam.IPDLAM(
+            make_model([4, 6, 5, 3], seed=seed), loss="cross_entropy", inertia=0.0, penalty_growth=1.0
+        )
         trainer.start(X, y)
         values = [trainer.objective().value] + [trainer.step(evaluate=False).objective for _ in range(10)]
-        assert all(after <= before * (1.0 + 1e-10) for before, after in zip(values[:-1], values[1:], strict=True))
+        assert all(after <= before * (1.0 + 1e-10) for before, after in itertools.pairwise(values))

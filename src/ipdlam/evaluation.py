@@ -14,9 +14,9 @@ from ipdlam.prox import Loss
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Weighted means over samples; ``accuracy`` is None for real targets, both are None where nothing was evaluated."""
+    """Weighted means over samples; ``accuracy`` is None for real targets."""
 
-    loss: float | None
+    loss: float
     accuracy: float | None
 
 

@@ -65,24 +65,19 @@ def check_samples(
             f"{prefix}X has shape {shape(inputs)} and {prefix}y has shape {shape(outputs)}: they differ in their "
             "number of samples"
         )
-    check_finite(f"{prefix}X", inputs)
-    check_finite(f"{prefix}y", outputs)
-    weight = None if sample_weight is None else check_weight(f"{prefix}sample_weight", sample_weight, inputs)
+    ready = to_model(f"{prefix}X", inputs, network)
+    weight = None if sample_weight is None else check_weight(f"{prefix}sample_weight", sample_weight, inputs, network)
     if outputs.ndim == 1 and outputs.dtype in INTEGERS:
-        ready = check_labels(f"{prefix}y", outputs, loss, network.outputs).to(network.device)
+        goal = check_labels(f"{prefix}y", outputs, loss, network.outputs).to(network.device)
     else:
-        ready = check_real_targets(f"{prefix}y", outputs, network.outputs).to(network.device, network.dtype)
-        loss.check_targets(ready)
-    return Samples(
-        inputs.to(network.device, network.dtype),
-        ready,
-        None if weight is None else weight.to(network.device, network.dtype),
-    )
+        goal = to_model(f"{prefix}y", check_real_targets(f"{prefix}y", outputs, network.outputs), network)
+        loss.check_targets(goal)
+    return Samples(ready, goal, weight)
 
 
 def as_tensor(name: str, array: ArrayLike) -> Tensor:
     """A tensor that shares the array's memory where it can; it is only ever read."""
-    if not isinstance(array, (Tensor, np.ndarray)):
+    if not isinstance(array, (Tensor, np.ndarray)) or isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} must be a torch tensor or a numpy array, got {type(array).__name__}")
     if isinstance(array, np.ndarray):
         array = from_numpy(name, array)
@@ -116,21 +111,19 @@ def shape(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
 
 
-def check_finite(name: str, tensor: Tensor) -> None:
-    """Refuse NaN and infinity, naming the first place."""
-    if not tensor.is_floating_point():
-        return
-    for start in range(
-        0, tensor.shape[0], 4096
-    ):  # in pieces: the whole array's mask would cost a quarter of its memory
-        finite = torch.isfinite(tensor[start : start + 4096])
+def to_model(name: str, tensor: Tensor, network: Network) -> Tensor:
+    """The tensor in the model's precision and on its device; NaN, infinity and overflow are refused by place."""
+    converted = tensor.to(network.device, network.dtype)
+    for start in range(0, tensor.shape[0], 4096):  # the whole array's mask would cost a quarter of its memory
+        finite = torch.isfinite(converted[start : start + 4096])
         if not bool(finite.all()):
             place = (~finite).nonzero()[0].tolist()
-            value = float(tensor[start : start + 4096][tuple(place)])
             place[0] += start
             raise ValueError(
-                f"{name} holds {value} at {tuple(place)}; remove or replace non-finite values before training"
+                f"{name} holds {float(tensor[tuple(place)])} at {tuple(place)}, which is not a finite {network.dtype}; "
+                "remove or replace such values, or scale the data, before training"
             )
+    return converted
 
 
 def check_labels(name: str, labels: Tensor, loss: Loss, outputs: int) -> Tensor:
@@ -158,17 +151,17 @@ def check_real_targets(name: str, targets: Tensor, outputs: int) -> Tensor:
     return targets
 
 
-def check_weight(name: str, sample_weight: ArrayLike, inputs: Tensor) -> Tensor:
+def check_weight(name: str, sample_weight: ArrayLike, inputs: Tensor, network: Network) -> Tensor:
     """One non-negative weight for every sample, not all of them zero."""
     weight = as_tensor(name, sample_weight)
     if weight.shape != inputs.shape[:1]:
         raise ValueError(
             f"{name} has shape {shape(weight)}, but X has shape {shape(inputs)}: one weight a sample is needed"
         )
-    check_finite(name, weight)
-    if bool((weight < 0).any()):
-        place = int((weight < 0).nonzero()[0, 0])
+    ready = to_model(name, weight, network)
+    if bool((ready < 0).any()):
+        place = int((ready < 0).nonzero()[0, 0])
         raise ValueError(f"{name} holds {float(weight[place])} at {place}; weights must be >= 0")
-    if not bool((weight > 0).any()):
-        raise ValueError(f"{name} is zero for every sample; at least one must count")
-    return weight
+    if not bool((ready > 0).any()):
+        raise ValueError(f"{name} is zero for every sample in {network.dtype}; at least one must count")
+    return ready

@@ -24,6 +24,28 @@ def aligned_empty(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
     return torch.empty(rows, width, dtype=dtype, device=device)[:, :columns]
 
 
+def cholesky(matrix: Tensor, rounding: float, name: str) -> Tensor:
+    """The lower Cholesky factor of a positive definite matrix whose entries carry a relative error of ``rounding``.
+
+    Where rounding has made the matrix indefinite, a growing multiple of that error is added to the diagonal.
+    """
+    size = float(matrix.diagonal().mean())
+    for jitter in JITTERS:
+        shifted = (
+            matrix
+            if jitter == 0.0
+            else matrix + torch.diag(matrix.new_full(matrix.shape[:1], jitter * rounding * size))
+        )
+        factor, failed = torch.linalg.cholesky_ex(shifted)
+        if not bool(failed):
+            return torch.as_tensor(factor)
+    raise SolveError(
+        f"{name} is not positive definite, even with {JITTERS[-1] * rounding:.1e} of its mean diagonal ({size:.3g}) "
+        "added; "
+        "use a larger proximity or a ridge regulariser, scale the inputs, or train in float64"
+    )
+
+
 class Gram:
     """``G = A^T A`` in float64, and the solves the W update needs of it.
 
@@ -53,17 +75,8 @@ class Gram:
     def _cholesky(self, shift: float) -> Tensor:
         if self._factor is not None and self._factor[0] == shift:
             return self._factor[1]
-        size = float(self.matrix.diagonal().mean())
-        for jitter in JITTERS:
-            factor, failed = torch.linalg.cholesky_ex(self.shifted(shift + jitter * self.rounding * size))
-            if not bool(failed):
-                self._factor = (shift, factor)
-                return self._factor[1]
-        raise SolveError(
-            f"the Gram matrix of {self.name} is not positive definite, even with {JITTERS[-1] * self.rounding:.1e} "
-            "of its mean diagonal "
-            f"({size:.3g}) added; use a larger proximity or a ridge regulariser, scale the inputs, or train in float64"
-        )
+        self._factor = (shift, cholesky(self.shifted(shift), self.rounding, f"the Gram matrix of {self.name}"))
+        return self._factor[1]
 
     def _inverse_on_range(self) -> Tensor:
         if self._pseudo_inverse is None:
@@ -86,7 +99,7 @@ def gain(W: Tensor, c: float) -> Tensor:
     rows, columns = exact.shape
     small = exact @ exact.mT if rows <= columns else exact.mT @ exact
     small.diagonal().add_(c)
-    factor = torch.linalg.cholesky(small)
+    factor = cholesky(small, torch.finfo(torch.float64).eps, "the matrix W W^T of an activation update")
     if rows <= columns:
         return torch.cholesky_solve(exact, factor).to(W.dtype)
     return torch.cholesky_solve(exact.mT, factor).mT.to(W.dtype)

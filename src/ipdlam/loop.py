@@ -12,7 +12,7 @@ from typing import Any
 from ipdlam.errors import StopTraining
 from ipdlam.history import History, Record
 from ipdlam.network import Network
-from ipdlam.prox.base import check_number
+from ipdlam.prox.base import check_integer, check_number
 
 Callback = Callable[[Record], Any]
 
@@ -30,12 +30,23 @@ class Stopping:
     def __post_init__(self) -> None:
         for name, low in (("iterations", 0), ("patience", 1), ("evaluate_every", 1)):
             value = getattr(self, name)
-            if name == "patience" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
+            if value is not None or name != "patience":
+                check_integer(name, value, low)
         if self.target_score is not None:
             check_number("target_score", self.target_score)
+
+
+def check_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
+    """The callbacks as a tuple, each of them callable."""
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(
+            f"callbacks must be a sequence of functions of a record, got {callbacks!r}; write callbacks=[f]"
+        )
+    given = tuple(callbacks)
+    for callback in given:
+        if not callable(callback):
+            raise TypeError(f"callbacks holds {callback!r}, which cannot be called")
+    return given
 
 
 def run_loop(
@@ -50,7 +61,6 @@ def run_loop(
     Scores are :attr:`Record.score`. Whatever ends the run, the model holds the weights of a finished iteration: the
     last one, or with ``restore_best`` the one of the highest score. Ctrl-C ends it like any other reason.
     """
-    callbacks = tuple(callbacks)
     best_score: float | None = None
     best_weights = None
     unimproved = 0

@@ -44,8 +44,6 @@ class Network:
         self.model = model
         self.layers = read_layers(model)
         check_parameters(self.layers)
-        weight = self.layers[0].linear.weight
-        self.dtype, self.device = weight.dtype, weight.device
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -57,6 +55,14 @@ class Network:
     def numbers(self) -> range:
         """1 ... L."""
         return range(1, len(self.layers) + 1)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.layers[0].linear.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.layers[0].linear.weight.device
 
     @property
     def inputs(self) -> int:
@@ -76,7 +82,7 @@ class Network:
         """Copies of the weights and biases, by layer."""
         for layer in self.layers:
             for name, parameter in layer.linear.named_parameters():
-                if not bool(torch.isfinite(parameter).all()):
+                if not bool(torch.isfinite(parameter.detach()).all()):
                     raise UnsupportedModelError(
                         f"module {layer.name} (Linear): its {name} holds NaN or infinity; initialise the model again"
                     )
@@ -105,7 +111,7 @@ def flatten(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Mo
 
 def read_layers(model: nn.Sequential) -> tuple[Layer, ...]:
     """Pairs of Linear and activation; two Linear layers in a row have the identity between them."""
-    if not isinstance(model, nn.Sequential):
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         raise UnsupportedModelError(
             f"model must be an nn.Sequential of Linear layers and activations, got {type(model).__name__}"
         )
@@ -148,10 +154,11 @@ def check_parameters(layers: tuple[Layer, ...]) -> None:
             raise UnsupportedModelError(
                 f"module {before.name} has {before.outputs} outputs but module {layer.name} takes {layer.inputs} inputs"
             )
-        for kind, parameter in (("weight", layer.linear._parameters.get("weight")), ("bias", layer.linear.bias)):
+        for kind in ("weight", "bias"):
             where = f"module {layer.name} (Linear): its {kind}"
+            parameter = layer.linear._parameters.get(kind)
             if parameter is None:
-                if kind == "weight":
+                if getattr(layer.linear, kind, None) is not None:
                     raise UnsupportedModelError(
                         f"{where} is computed from other parameters; remove the parametrization"
                     )

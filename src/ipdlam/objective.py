@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,18 @@ class Objective:
     def lyapunov(self) -> float:
         """``xi = Phi + (rho / 2) inertial_energy``, which never increases while ``rho`` is fixed (docs/theory.md)."""
         return self.value + 0.5 * self.penalty * self.inertial_energy
+
+    def terms(self) -> dict[str, Any]:
+        """What a record holds of it."""
+        return {
+            "penalty": self.penalty,
+            "objective": self.value,
+            "loss": self.loss,
+            "regularization": self.regularization,
+            "linear_gap": self.linear_gap,
+            "activation_gap": self.activation_gap,
+            "lyapunov": self.lyapunov,
+        }
 
     @property
     def is_finite(self) -> bool:

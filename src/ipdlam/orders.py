@@ -62,8 +62,10 @@ def resolve_order(order: str | Iterable[str | tuple[str, int]], layers: int) -> 
         if order not in ORDERS:
             raise ValueError(f"order must be one of {', '.join(ORDERS)} or a sequence of blocks, got {order!r}")
         blocks = ORDERS[order](layers)
-    else:
+    elif isinstance(order, Iterable):
         blocks = tuple(parse_block(item) for item in order)
+    else:
+        raise TypeError(f"order must be one of {', '.join(ORDERS)} or a sequence of blocks, got {order!r}")
     expected = set(increase(layers))
     seen: set[Block] = set()
     for block in blocks:
@@ -83,7 +85,7 @@ def resolve_order(order: str | Iterable[str | tuple[str, int]], layers: int) -> 
 
 def parse_block(item: str | tuple[str, int]) -> Block:
     """``"z3"`` or ``("z", 3)`` as a block."""
-    if isinstance(item, str) and item[:1] in ("z", "W", "a") and item[1:].isdigit():
+    if isinstance(item, str) and item[:1] in ("z", "W", "a") and item[1:].isascii() and item[1:].isdigit():
         return Block(item[0], int(item[1:]))
     if isinstance(item, tuple) and len(item) == 2 and item[0] in ("z", "W", "a") and isinstance(item[1], int):
         return Block(*item)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar, Union
 
 from ipdlam.orders import Order, resolve_order
 from ipdlam.prox import LOSSES, REGULARIZERS, Loss, Regularizer
-from ipdlam.prox.base import check_number
+from ipdlam.prox.base import check_integer, check_number
 from ipdlam.schedules import PenaltySchedule
 
 T = TypeVar("T")
@@ -41,19 +41,18 @@ class Settings:
         for name, value in zip(("z", "W and b", "a"), self.inertia, strict=True):
             check_number(f"inertia ({name})", value, low=0.0)
         check_number("proximity", self.proximity, low=0.0)
-        if isinstance(self.chunk_size, bool) or not isinstance(self.chunk_size, int) or self.chunk_size < 1:
-            raise ValueError(f"chunk_size must be an integer >= 1, got {self.chunk_size!r}")
+        check_integer("chunk_size", self.chunk_size, low=1)
         if max(self.inertia) >= 1.0:
             warnings.warn(
                 f"inertia {max(self.inertia):g} is 1 or more: the paper (Table 1) reports an objective of 5510 at "
                 "1.0 where 0.7 reaches 0.03, "
                 "and divergence to NaN above; use a value below 1",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         if max(self.inertia) > 0.0 and self.proximity == 0.0:
             warnings.warn(
-                "inertia acts through the proximal term, so it has no effect at proximity 0", UserWarning, stacklevel=4
+                "inertia acts through the proximal term, so it has no effect at proximity 0", UserWarning, stacklevel=5
             )
 
 

@@ -5,58 +5,31 @@ Algorithm 1 of the paper on any ``nn.Sequential`` MLP. The lines of the algorith
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ipdlam.errors import DivergenceError
-from ipdlam.evaluation import Evaluation, evaluate
+from ipdlam.errors import DivergenceError, SolveError
+from ipdlam.evaluation import evaluate
 from ipdlam.history import History, Record
 from ipdlam.inputs import ArrayLike, Samples, check_samples
-from ipdlam.linalg import aligned_empty, all_finite, gain
-from ipdlam.loop import Callback, Stopping, run_loop
-from ipdlam.moments import MomentSums
+from ipdlam.linalg import all_finite, gain
+from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally, change_of, squared_norm, weighted_sum
 from ipdlam.orders import Block, Visit, plan
 from ipdlam.prox import Loss
+from ipdlam.run import Iterate, Run
 from ipdlam.schedules import PenaltySchedule
 from ipdlam.settings import RegularizerLike, resolve_settings
-from ipdlam.shards import Chunk, Shard, default_chunk_size
+from ipdlam.shards import Chunk, default_chunk_size
 from ipdlam.updates import aim_z, update_a, update_b, update_hidden_z, update_output_z, update_W
 
 ValidationData = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
-
-
-@dataclass
-class Run:
-    """The state of a run: two generations of every variable, and what has been measured."""
-
-    shard: Shard
-    validation: Samples | None
-    W: dict[int, Tensor]
-    b: dict[int, Tensor | None]
-    W_previous: dict[int, Tensor]
-    b_previous: dict[int, Tensor | None]
-    sums: dict[int, MomentSums]
-    history: History = field(default_factory=History)
-    objective: Objective | None = None
-    iteration: int = 0
-    seconds: float = 0.0
-    whole: bool = False  # False while an iteration is under way: what it leaves half done cannot be continued
-
-
-@dataclass(frozen=True)
-class Iterate:
-    """The variables of the method by layer; rows of ``z`` and ``a`` are samples."""
-
-    z: dict[int, Tensor]
-    a: dict[int, Tensor]
-    W: dict[int, Tensor]
-    b: dict[int, Tensor | None]
 
 
 class IPDLAM:
@@ -72,7 +45,7 @@ class IPDLAM:
     Parameters
     ----------
     model
-        An ``nn.Sequential`` of Linear layers and activations of ``ipdlam.prox.ACTIVATIONS`` that ends in a Linear layer.
+        An ``nn.Sequential`` of Linear layers and activations of ``ipdlam.prox.ACTIVATIONS``, the last one Linear.
     loss
         A name in ``ipdlam.prox.LOSSES`` or a ``Loss``.
     regularizer
@@ -131,17 +104,7 @@ class IPDLAM:
 
     def iterate(self) -> Iterate:
         """Copies of all variables after the last finished iteration."""
-        run = self._started()
-        if not run.whole:
-            raise RuntimeError("an iteration was interrupted half-way, so z and a are not those of any iterate")
-        samples = {
-            block: (run.shard.previous if block in self.plan.ahead else run.shard.current)[block].clone()
-            for block in run.shard.current
-        }
-        z = {block.layer: tensor for block, tensor in samples.items() if block.kind == "z"}
-        a = {block.layer: tensor for block, tensor in samples.items() if block.kind == "a"}
-        W = {l: W.clone() for l, W in run.W.items()}
-        return Iterate(z, a, W, {l: None if b is None else b.clone() for l, b in run.b.items()})
+        return self._whole_run().iterate(self.plan.ahead)
 
     @torch.no_grad()
     def start(
@@ -153,28 +116,11 @@ class IPDLAM:
         validation_data: ValidationData | None = None,
     ) -> None:
         """Check the data, and initialise z and a by one forward pass of the model as it is."""
-        network, settings = self.network, self.settings
-        samples = check_samples(network, settings.loss, X, y, sample_weight)
-        validation = None
-        if validation_data is not None:
-            validation = self._check_validation(validation_data)
-        (W, b), (W_previous, b_previous) = network.read(), network.read()
+        self.network, settings = self._read_again(), self.settings
+        samples = check_samples(self.network, settings.loss, X, y, sample_weight)
+        validation = None if validation_data is None else self._check_validation(validation_data)
         started = time.perf_counter()
-        sums = {
-            l: MomentSums(
-                network[l].outputs,
-                network[l].inputs,
-                network.dtype,
-                network.device,
-                name=f"layer {l}",
-                constant_input=l == 1,
-            )
-            for l in network.numbers
-        }
-        self._run = run = Run(
-            Shard(network, samples, settings.chunk_size), validation, W, b, W_previous, b_previous, sums
-        )
-        self._forward_pass(run)
+        self._run = run = Run.begin(self.network, samples, validation, settings.chunk_size)
         penalty = settings.penalty.at(1)
         run.objective = self._objective(run, self._visit(run, self.plan.opening, penalty, penalty), penalty)
         self._check_finite(run, run.objective.is_finite)
@@ -188,11 +134,7 @@ class IPDLAM:
         The z updates that open the next iteration are made in the same pass over the data as the a updates that close
         this one, and the objective is measured in between.
         """
-        run = self._started()
-        if not run.whole:
-            raise RuntimeError(
-                "the last iteration was interrupted half-way; call start(X, y) to go on from the model's weights"
-            )
+        run = self._whole_run()
         run.whole = False
         started = time.perf_counter()
         rho, next_rho = (
@@ -210,9 +152,7 @@ class IPDLAM:
         run.iteration += 1
         run.seconds += time.perf_counter() - started
         run.whole = True
-        record = self._record(run, objective, evaluate)
-        run.history.append(record)
-        return record
+        return self._record(run, objective, evaluate)
 
     def fit(
         self,
@@ -236,42 +176,44 @@ class IPDLAM:
         Ctrl-C ends the run with what has been trained.
         """
         stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
+        checked = check_callbacks(callbacks)
         self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
-        return run_loop(lambda evaluate: self.step(evaluate=evaluate), self.network, self.history, stopping, callbacks)
+        return run_loop(lambda evaluate: self.step(evaluate=evaluate), self.network, self.history, stopping, checked)
 
     def _started(self) -> Run:
         if self._run is None:
             raise RuntimeError("no run has been started; call start(X, y) or fit(X, y) first")
         return self._run
 
+    def _whole_run(self) -> Run:
+        run = self._started()
+        if not run.whole:
+            raise RuntimeError(
+                "the last iteration was interrupted half-way; call start(X, y) to go on from the model's weights"
+            )
+        return run
+
+    def _read_again(self) -> Network:
+        """The model as it is now: it may have been converted or changed since the trainer was made."""
+        network = Network(self.model)
+        if len(network) != len(self.network):
+            raise ValueError(
+                f"the model has {len(network)} layers, but had {len(self.network)} when the trainer was made; make a "
+                "new one"
+            )
+        return network
+
     def _check_validation(self, validation_data: ValidationData) -> Samples:
         if not isinstance(validation_data, (tuple, list)) or len(validation_data) not in (2, 3):
             raise ValueError("validation_data must be (X, y) or (X, y, sample_weight)")
-        X, y, weight = (*validation_data, None)[:3]
-        assert X is not None
-        assert y is not None
+        X, y = validation_data[:2]
+        weight = validation_data[2] if len(validation_data) == 3 else None
         return check_samples(self.network, self.settings.loss, X, y, weight, prefix="validation ")
-
-    def _preactivation(self, run: Run, chunk: Chunk, l: int) -> Tensor:
-        """``a_(l-1) W_l^T + b_l``."""
-        a, W, bias = chunk.a(l - 1), run.W[l], run.b[l]
-        P = aligned_empty(a.shape[0], W.shape[0], W.dtype, W.device)
-        return torch.mm(a, W.mT, out=P) if bias is None else torch.addmm(bias, a, W.mT, out=P)
-
-    def _forward_pass(self, run: Run) -> None:
-        for chunk in run.shard.chunks():
-            for l in self.network.numbers:
-                z = chunk.z(l).copy_(self._preactivation(run, chunk, l))
-                chunk.previous[Block("z", l)].copy_(z)
-                if l < len(self.network):
-                    a = chunk.a(l).copy_(self.network.activation(l).value(z))
-                    chunk.previous[Block("a", l)].copy_(a)
 
     def _visit(self, run: Run, visit: Visit, rho: float, next_rho: float) -> Tally:
         """One pass over the data."""
         tally = Tally()
-        delta = self.settings.proximity
-        gains = {b.layer: gain(run.W[b.layer + 1], 1.0 + delta) for b in (*visit.before, *visit.after) if b.kind == "a"}
+        gains = self._gains(run, (*visit.before, *visit.after))
         for chunk in run.shard.chunks():
             for block in visit.before:
                 self._update(run, chunk, block, rho, gains)
@@ -283,6 +225,14 @@ class IPDLAM:
                 run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
         run.shard.swap((*visit.before, *visit.after))
         return tally
+
+    def _gains(self, run: Run, blocks: Iterable[Block]) -> dict[int, Tensor]:
+        """What the a updates among the blocks share over all samples."""
+        try:
+            return {l: gain(run.W[l + 1], 1.0 + self.settings.proximity) for kind, l in blocks if kind == "a"}
+        except SolveError:  # W W^T + (1 + delta) I is positive definite unless it overflows
+            self._check_finite(run, False)
+            raise
 
     def _update(self, run: Run, chunk: Chunk, block: Block, rho: float, gains: dict[int, Tensor]) -> None:
         """The z or a update of one layer on one chunk."""
@@ -304,12 +254,12 @@ class IPDLAM:
         else:
             V = previous
             if l not in self.plan.foreseen:
-                V = aim_z(self._preactivation(run, chunk, l), chunk.z(l), previous, self.settings.inertia.z, delta)
+                V = aim_z(run.preactivation(chunk, l), chunk.z(l), previous, self.settings.inertia.z, delta)
             if l < len(network):
-                previous.copy_(update_hidden_z(network.activation(l), chunk.a(l), V, delta))
+                update_hidden_z(network.activation(l), chunk.a(l), V, delta)
             else:
                 targets = run.shard.samples.targets(self.settings.loss, chunk.rows, network.outputs)
-                previous.copy_(update_output_z(self.settings.loss, targets, V, rho, delta))
+                update_output_z(self.settings.loss, targets, V, rho, delta)
         chunk.swap(block)
 
     def _measure(self, run: Run, chunk: Chunk, tally: Tally) -> None:
@@ -318,7 +268,7 @@ class IPDLAM:
         moving = settings.proximity > 0.0 and max(settings.inertia) > 0.0
         for l in self.network.numbers:
             z, z_previous = chunk.z(l), chunk.previous[Block("z", l)]
-            P = self._preactivation(run, chunk, l)
+            P = run.preactivation(chunk, l)
             tally.add(tally.linear_gap, l, squared_norm(z - P, weight))
             if moving:
                 tally.z_change += squared_norm(z - z_previous, weight)
@@ -352,7 +302,7 @@ class IPDLAM:
         inertia, delta = self.settings.inertia, self.settings.proximity
         weight = run.shard.samples.weight
         n = float(len(run.shard.samples)) if weight is None else float(weight.double().sum())
-        regularization = sum(
+        regularization = math.fsum(
             R.scale(rho, n) * float(R.value(run.W[l].double()))
             for l, R in zip(self.network.numbers, self.settings.regularizers, strict=True)
             if R is not None
@@ -381,27 +331,20 @@ class IPDLAM:
             )
 
     def _record(self, run: Run, objective: Objective, evaluated: bool) -> Record:
-        train = validation = Evaluation(None, None)
-        if evaluated:
-            size = self.settings.chunk_size
-            train = evaluate(self.model, self.settings.loss, run.shard.samples, size)
-            if run.validation is not None:
-                validation = evaluate(self.model, self.settings.loss, run.validation, size)
-        return Record(
-            iteration=run.iteration,
-            penalty=objective.penalty,
-            objective=objective.value,
-            loss=objective.loss,
-            regularization=objective.regularization,
-            linear_gap=objective.linear_gap,
-            activation_gap=objective.activation_gap,
-            lyapunov=objective.lyapunov,
-            seconds=run.seconds,
-            train_loss=train.loss,
-            train_accuracy=train.accuracy,
-            validation_loss=validation.loss,
-            validation_accuracy=validation.accuracy,
-        )
+        """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""
+        scores: dict[str, Any] = {}
+        try:
+            if evaluated:
+                size = self.settings.chunk_size
+                train = evaluate(self.model, self.settings.loss, run.shard.samples, size)
+                scores = {"train_loss": train.loss, "train_accuracy": train.accuracy}
+                if run.validation is not None:
+                    validation = evaluate(self.model, self.settings.loss, run.validation, size)
+                    scores |= {"validation_loss": validation.loss, "validation_accuracy": validation.accuracy}
+        finally:
+            record = Record(iteration=run.iteration, seconds=run.seconds, **objective.terms(), **scores)
+            run.history.append(record)
+        return record
 
 
 class DLAM(IPDLAM):

@@ -15,6 +15,8 @@ from ipdlam.linalg import aligned_empty
 from ipdlam.moments import Moments
 from ipdlam.prox.base import Activation, Loss, Regularizer
 
+PROX_ELEMENTS = 1 << 18
+
 
 def inertial_point(current: Tensor, previous: Tensor, inertia: float) -> Tensor:
     """``x_hat = x + inertia (x - x_previous)``: lines 1 to 3 of Algorithm 1."""
@@ -31,13 +33,18 @@ def aim_z(P: Tensor, z: Tensor, z_previous: Tensor, alpha: float, delta: float) 
 
 
 def update_hidden_z(activation: Activation, a: Tensor, V: Tensor, delta: float) -> Tensor:
-    """``argmin_z ||a - sigma(z)||^2 + (1 + delta) ||z - V||^2``: line 4."""
-    return activation._prox(a, V, 1.0 + delta)
+    """``argmin_z ||a - sigma(z)||^2 + (1 + delta) ||z - V||^2``: line 4. The result replaces ``V``."""
+    # In blocks whose temporaries stay in the cache: whole chunks would spend most of their time in page faults.
+    rows = max(1, PROX_ELEMENTS // V.shape[1])
+    for start in range(0, V.shape[0], rows):
+        block = slice(start, start + rows)
+        V[block] = activation._prox(a[block], V[block], 1.0 + delta)
+    return V
 
 
 def update_output_z(loss: Loss, targets: Tensor, V: Tensor, rho: float, delta: float) -> Tensor:
-    """``argmin_z L(y, z) + (rho (1 + delta) / 2) ||z - V||^2``: line 5."""
-    return loss._prox(targets, V, rho * (1.0 + delta))
+    """``argmin_z L(y, z) + (rho (1 + delta) / 2) ||z - V||^2``: line 5. The result replaces ``V``."""
+    return V.copy_(loss._prox(targets, V, rho * (1.0 + delta)))
 
 
 def update_W(
@@ -104,7 +111,7 @@ def update_a(
     replaces ``a_previous``.
     """
     a0 = torch.lerp(a_previous, a, 1.0 + gamma, out=a_previous).lerp_(sigma_z, 1.0 / (1.0 + delta))
-    residual = aligned_empty(*z_next.shape, z_next.dtype, z_next.device)
+    residual = aligned_empty(z_next.shape[0], z_next.shape[1], z_next.dtype, z_next.device)
     torch.sub(z_next, 0.0 if b is None else b, out=residual)
     residual.addmm_(a0, W.mT, alpha=-1.0)
     return a0.addmm_(residual, K)

@@ -14,12 +14,18 @@ which trusts them (its inputs were checked once, and a non-finite iterate is cau
 from __future__ import annotations
 
 import math
+import numbers
+import sys
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
+
+# NumPy's scalars are numbers too; the type checker knows only Python's own.
+REAL: Any = numbers.Real
+INTEGRAL: Any = numbers.Integral
 
 
 def check_operands(r: float | Tensor, **tensors: Tensor) -> None:
@@ -163,12 +169,20 @@ def check_number(
     name: str, value: float, low: float = -math.inf, high: float = math.inf, *, strict: bool = False
 ) -> float:
     """``value`` as a float if it is finite and in range; otherwise an error naming all three."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, REAL):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    inside = low < value <= high if strict else low <= value <= high
-    if not (math.isfinite(value) and inside):
+    number = float(value) if abs(value) <= sys.float_info.max else math.inf
+    inside = low < number <= high if strict else low <= number <= high
+    if not (math.isfinite(number) and inside):
         bound = (f" {'>' if strict else '>='} {low:g}" if low > -math.inf else "") + (
             f" and <= {high:g}" if high < math.inf else ""
         )
         raise ValueError(f"{name} must be a finite number{bound}, got {value!r}")
-    return float(value)
+    return number
+
+
+def check_integer(name: str, value: int, low: int) -> int:
+    """``value`` if it is an integer and at least ``low``; otherwise an error naming all three."""
+    if isinstance(value, bool) or not isinstance(value, INTEGRAL) or value < low:
+        raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
+    return int(value)

@@ -41,8 +41,7 @@ def increasing_root(
     meant: the first one (before the fall) or the last one (after it). The first ``bisections`` steps halve wide
     brackets.
     """
-    tolerance = 2.0 * torch.finfo(x.dtype).eps
-    smallest = torch.finfo(x.dtype).tiny
+    eps, smallest = torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
     outer_low, outer_high = low, high
     for step in range(steps):
         value, slope = k(x)
@@ -52,14 +51,16 @@ def increasing_root(
         high = select(passed, x, high)
         low = select(passed, low, x)
         # Roots often lie at an end of the first bracket: a step past an end that was never tried goes to that end.
-        newton = (x - value / slope.clamp_min(smallest)).clamp(outer_low, outer_high)
-        usable = rising * as_mask((newton >= low) & (newton <= high), like=x)
+        newton = (x - value / slope.clamp_min(smallest)).clamp_(outer_low, outer_high)
+        usable = (newton >= low).logical_and_(newton <= high).logical_and_(slope > 0)
         if step < bisections:
-            usable = usable * as_mask(high - low <= WIDE, like=x)
-        moved = select(usable, newton, torch.lerp(low, high, 0.5))
-        settled = (moved - x).abs_() <= tolerance * moved.abs()
+            usable = usable.logical_and_(high - low <= WIDE)
+        moved = select(as_mask(usable, like=x), newton, torch.lerp(low, high, 0.5))
+        # Newton's error is of the order of the square of its last step: a small step leaves an error below rounding.
+        small = (moved - x).abs_() <= eps ** (2 / 3) * moved.abs() + 2.0 * eps
+        closed = high - low <= 4.0 * eps * moved.abs()
         x = moved
-        if bool(settled.all()):
+        if bool(usable.logical_and_(small).logical_or_(closed).all()):
             break
     return x
 
