@@ -27,6 +27,7 @@ from certify import (
     assert_all,
     assert_fresh,
     assert_lowest,
+    both_signs,
     change_within,
     global_minimum,
     higher_slopes,
@@ -171,34 +172,51 @@ def test_beats_grid_and_perturbations(sigma, dtype):
             assert_lowest(objective, x, candidates, allowance, f"{sigma}, r={r:g}, {kind}")
 
 
+def assert_stationary(sigma: Activation, w: Tensor, v: Tensor, r: float) -> int:
+    """Just left of the result the objective falls, just right of it it rises; where it is smooth its slope is 0.
+
+    "Just" is 1e-12 in float64 and 1e-6 in float32, relative to the operands. Returns how many results are smooth.
+    """
+    single = w.dtype == torch.float32
+    x, w, v = solve(sigma, w, v, r)
+
+    def objective(x):
+        return sigma.prox_objective(x, w, v, r)
+
+    distance = (1e-6 if single else 1e-12) * (1.0 + x.abs() + v.abs())
+    left, here, right = (slope(objective, x + side * distance) for side in (-1.0, 0.0, 1.0))
+    steepness = slope(sigma.value, x).abs()
+    residual = w.abs() + sigma.value(x).abs()
+    # What the float64 of this test cannot see; saturated slopes such as 1 - tanh^2 are known to eps absolutely.
+    noise = 16.0 * DOUBLE * (residual * (steepness + 0.25) + r * (x.abs() + v.abs()))
+    if single:  # the residual w - sigma(x) of a float32 solver is rounded as float32
+        noise = noise + 4.0 * torch.finfo(torch.float32).eps * residual * steepness
+    shown = {"w": w, "v": v, "x": x, "left": left, "here": here, "right": right, "noise": noise}
+    assert_all(left <= noise, f"{sigma}, r={r:g}: still rising on the left", **shown)
+    assert_all(right >= -noise, f"{sigma}, r={r:g}: still falling on the right", **shown)
+    before, after = (slope(sigma.value, x + side * 1e-7 * (1.0 + x.abs())) for side in (-1.0, 1.0))
+    is_smooth = (before - after).abs() <= 1e-3 * torch.maximum(before, after)
+    small = here.abs() <= (right - left).abs() + noise
+    assert_all(small | ~is_smooth, f"{sigma}, r={r:g}: the slope is not 0", **shown)
+    return int(is_smooth.sum())
+
+
 def test_derivative_vanishes_or_changes_sign(sigma, dtype):
-    """Just left of the result the objective falls, just right of it it rises; where it is smooth its slope is 0."""
     w, v = all_pairs(OPERANDS, OPERANDS, dtype)
-    near = 1e-12 if dtype == torch.float64 else 1e-6
-    smooth_ones = 0
-    for r in WEIGHTS:
-        x, w64, v64 = solve(sigma, w, v, r)
-
-        def objective(x, w=w64, v=v64, r=r):
-            return sigma.prox_objective(x, w, v, r)
-
-        distance = near * (1.0 + x.abs() + v64.abs())
-        left, here, right = (slope(objective, x + side * distance) for side in (-1.0, 0.0, 1.0))
-        steepness = slope(sigma.value, x).abs()
-        residual = w64.abs() + sigma.value(x).abs()
-        # What the float64 of this test cannot see; saturated slopes such as 1 - tanh^2 are known to eps absolutely.
-        noise = 16.0 * DOUBLE * (residual * (steepness + 0.25) + r * (x.abs() + v64.abs()))
-        if dtype == torch.float32:  # the residual w - sigma(x) of a float32 solver is rounded as float32
-            noise = noise + 4.0 * torch.finfo(dtype).eps * residual * steepness
-        shown = {"w": w64, "v": v64, "x": x, "left": left, "here": here, "right": right, "noise": noise}
-        assert_all(left <= noise, f"{sigma}, r={r:g}: still rising on the left", **shown)
-        assert_all(right >= -noise, f"{sigma}, r={r:g}: still falling on the right", **shown)
-        before, after = (slope(sigma.value, x + side * 1e-7 * (1.0 + x.abs())) for side in (-1.0, 1.0))
-        is_smooth = (before - after).abs() <= 1e-3 * torch.maximum(before, after)
-        small = here.abs() <= (right - left).abs() + noise
-        assert_all(small | ~is_smooth, f"{sigma}, r={r:g}: the slope is not 0", **shown)
-        smooth_ones += int(is_smooth.sum())
+    smooth_ones = sum(assert_stationary(sigma, w, v, r) for r in WEIGHTS)
     assert smooth_ones > len(WEIGHTS) * len(w) // 10
+
+
+@pytest.mark.parametrize("name", [name for name, sigma in CASES.items() if is_straight(sigma)])
+def test_minimiser_next_to_a_kink_is_told_from_the_kink(name, dtype):
+    """The objectives of the two differ by less than rounding, their slopes do not."""
+    sigma = CASES[name]
+    kinks = [low for low, *_ in sigma.pieces()[1:]] if isinstance(sigma, PiecewiseLinear) else [0.0]
+    offsets = both_signs(torch.logspace(-11, -2, 28, dtype=torch.float64))
+    for kink, w0, r in itertools.product(kinks, [-100.0, -0.7, 0.3, 5.0, 1e3], WEIGHTS):
+        w, v = leading_to(sigma, kink + offsets, w0, r)
+        if float(v.abs().max()) <= 1e4:
+            assert_stationary(sigma, w.to(dtype), v.to(dtype), r)
 
 
 @pytest.mark.parametrize("r", [1e-6, 1e-3, 0.1, 1.0, 30.0, 1e6])
@@ -319,14 +337,15 @@ def certify_exactly(sigma: Activation, x: Tensor, rival: Tensor, w: Tensor, v: T
     accurate to ``d``. Fifty digits make the comparison exact for every purpose.
     """
     beaten, inaccurate = [], []
-    with decimal.localcontext(prec=50):
+    with decimal.localcontext(decimal.Context(prec=50)):
         for numbers in zip(x.tolist(), rival.tolist(), w.tolist(), v.tolist(), strict=True):
             at, other, fit, stay = numbers
             objective = exact_objective(sigma, fit, stay, r)
             here, best = objective(Decimal(at)), objective(Decimal(other))
             floor = (DOUBLE * (abs(fit) + 1.0)) ** 2 + r * (DOUBLE * (abs(stay) + abs(at) + 1.0)) ** 2
             if here > best * Decimal("1.000000001") + Decimal(floor):
-                beaten.append({"r": r, "w": fit, "v": stay, "x": at, "oracle": other, "excess": float(here / best - 1)})
+                excess = float((here - best) / (best + Decimal(floor)))
+                beaten.append({"r": r, "w": fit, "v": stay, "x": at, "oracle": other, "excess": excess})
             d = Decimal(1e-12 * (1.0 + abs(at) + abs(stay)))
             left, right = objective(Decimal(at) - d), objective(Decimal(at) + d)
             conditioning = float((left - 2 * here + right) / d**2) / (2.0 * r)
@@ -394,7 +413,7 @@ def test_every_smooth_activation_can_be_judged():
     missing = [name for name in SMOOTH if type(CASES[name]) not in EXACT]
     assert not missing, f"add {missing} to EXACT, so that their solvers are tested"
     assert {"sigmoid", "tanh", "softplus"} <= set(SMOOTH)
-    with decimal.localcontext(prec=50):
+    with decimal.localcontext(decimal.Context(prec=50)):
         for name in SMOOTH:
             for at in (-30.0, -1.0, 0.3, 8.0):
                 exact = float(EXACT[type(CASES[name])](CASES[name], Decimal(at)))

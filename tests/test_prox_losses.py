@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ from ipdlam.prox import (
 
 CASES: dict[str, Loss] = {name: kind() for name, kind in LOSSES.items()} | {"huber(0.3)": Huber(0.3)}
 MARGINS = [name for name, loss in CASES.items() if isinstance(loss, MarginLoss)]
-ROWS = 24
+ROWS = 16
 
 
 @pytest.fixture(params=CASES)
@@ -134,7 +135,7 @@ class Certificate:
         pull = self.r * (self.x - self.v).abs()
         return 16.0 * DOUBLE * (here + ((1.0 + here.sqrt()[:, None] + pull) * self.size).sum(-1))
 
-    @property
+    @cached_property
     def allowance(self) -> Tensor:
         moved = sum(change_within(self.objective, self.x, self.along(j)) for j in range(self.x.shape[-1]))
         return moved + self.noise

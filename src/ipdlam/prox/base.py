@@ -149,7 +149,7 @@ class Regularizer(ABC):
         """Minimiser of ``R(x) + (r / 2) ||x - v||^2``; ``r`` may hold one weight for every entry."""
         check_operands(r, v=v)
         with torch.no_grad():
-            return self._prox(v, r)
+            return self._prox(v, r.to(v.dtype) if isinstance(r, Tensor) else r)
 
     @property
     def is_quadratic(self) -> bool:

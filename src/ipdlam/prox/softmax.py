@@ -43,8 +43,11 @@ class CrossEntropy(Loss):
 
     def value(self, targets: Tensor, x: Tensor) -> Tensor:
         # Shifted by the largest logit, so that a loss near zero keeps its digits beside logits of 1e4.
-        shifted = x - x.amax(dim=-1, keepdim=True)
-        return shifted.logsumexp(-1) - (targets * shifted).sum(-1)
+        largest = x.amax(dim=-1, keepdim=True)
+        shifted = x - largest
+        # Rows of probabilities sum to one only up to rounding; what is missing multiplies the shift.
+        missing = (1.0 - targets.sum(-1)) * largest.squeeze(-1)
+        return shifted.logsumexp(-1) - (targets * shifted).sum(-1) + missing
 
     def _prox(self, targets: Tensor, v: Tensor, r: float) -> Tensor:
         log_r = math.log(r)
