@@ -80,7 +80,8 @@ def main() -> None:
             accuracy = row["test_accuracy"]
             best = max(accuracy)
             print(
-                f"{data:13} ridge {strength!s:6} best {best:.4f} at {accuracy.index(best) + 1:2}, end {accuracy[-1]:.4f}",
+                f"{data:13} ridge {strength!s:6} best {best:.4f} at {accuracy.index(best) + 1:2}, end "
+                f"{accuracy[-1]:.4f}",
                 flush=True,
             )
             options.output.write_text(

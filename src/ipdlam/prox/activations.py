@@ -56,7 +56,8 @@ class PiecewiseLinear(Activation):
     """Any continuous activation made of linear pieces; subclasses list them.
 
     On a piece ``sigma(x) = slope x + intercept`` the objective is a parabola, so its minimiser there is known; the
-    best of the pieces is the global minimiser. Among equals the leftmost piece wins.
+    best of the pieces is the global minimiser. Among equals the leftmost piece wins. A minimiser at the kink of two
+    pieces belongs to both, so the other piece is at least as good, however little rounding shows of it.
     """
 
     def pieces(self) -> tuple[tuple[float, float, float, float], ...]:
@@ -73,9 +74,9 @@ class PiecewiseLinear(Activation):
             if best is None or best_objective is None:
                 best, best_objective = minimiser, objective
                 continue
-            better = as_mask(objective < best_objective, like=w)
-            best = select(better, minimiser, best)
-            best_objective = torch.minimum(objective, best_objective)
+            better = (objective < best_objective).logical_and_(minimiser != low).logical_or_(best == low)
+            best = select(as_mask(better, like=w), minimiser, best)
+            best_objective = select(as_mask(better, like=w), objective, best_objective)
         assert best is not None
         return best
 

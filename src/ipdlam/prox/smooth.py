@@ -27,7 +27,7 @@ Function = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 # With the direction, and the comparison of two candidates, no element is evaluated more than 20 times.
 QUICK_STEPS = 5
-SINGLE_STEPS = 13
+SINGLE_STEPS = 12
 LEFT_STEPS = 7
 RIGHT_STEPS = 10
 BISECTIONS = 5  # of a bracket of some 30 units these leave one, the scale on which the functions here vary
@@ -92,6 +92,27 @@ def steepest_point_of_cubic(w: Tensor) -> Tensor:
         slope = (-36.0 * p + (30.0 + 12.0 * w)) * p - (4.0 + 6.0 * w)
         p = p - value / slope
     return p
+
+
+def roots_near(
+    c: Tensor, value: Tensor, slope: Tensor, third: Tensor, left: Tensor, right: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Better starts than ``left`` and ``right`` for the roots of ``k`` within one unit of its inflection ``c``.
+
+    There ``k`` is close to ``value + slope d + third d^3 / 6``, ``d = x - c``, whose roots are known. Where ``slope`` is
+    nearly zero Newton's method alone would crawl.
+    """
+    A, B = 2.0 * slope / third, 3.0 * value / third  # d^3 + 3 A d + 2 B = 0
+    discriminant = A * A * A + B * B
+    t = (B.abs() + discriminant.clamp_min(0.0).sqrt()).clamp_min(torch.finfo(c.dtype).tiny).pow(1.0 / 3.0)
+    single = -torch.where(B < 0, -1.0, 1.0) * (t - A / t)
+    radius = (-A).clamp_min(0.0).sqrt()
+    angle = torch.acos((-B / (radius * radius * radius).clamp_min(torch.finfo(c.dtype).tiny)).clamp(-1.0, 1.0)) / 3.0
+    three = discriminant < 0
+    first = torch.where(three, 2.0 * radius * torch.cos(angle + 2.0 * math.pi / 3.0), single)
+    last = torch.where(three, 2.0 * radius * torch.cos(angle), single)
+    left = torch.where((first.abs() < 1.0) & (first < 0), c + first, left)
+    return left, torch.where((last.abs() < 1.0) & ((last > 0) | ~three), c + last, right)
 
 
 def best_of(candidates: tuple[Tensor, Tensor], objective: Callable[[Tensor], Tensor]) -> Tensor:
@@ -169,26 +190,35 @@ def logistic_prox(w: Tensor, v: Tensor, r: float, centred: bool) -> Tensor:
         x, settled = quick_root(k_for(w, v, sign), v, v, v + 0.25 * level / r)
         return solve_by_case(settled, lambda x, *_: x, lambda x, *rest: carefully(*rest), x, w, v, sign, level)
 
+    def inflection(level: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Where ``phi`` is steepest, and the value, slope and third derivative of ``k`` there."""
+        p = steepest_point_of_cubic(level).clamp(smallest, 0.5)
+        c, bell = torch.logit(p), p * (1.0 - p)
+        value = r * (c - v) - (level - p) * bell
+        slope = r - bell * (3.0 * p * p - 2.0 * (1.0 + level) * p + level)
+        return c, value, slope, bell * bell * (36.0 * p * p - (30.0 + 12.0 * level) * p + (4.0 + 6.0 * level))
+
     def carefully(w: Tensor, v: Tensor, sign: Tensor, level: Tensor) -> Tensor:
         high = upper_bound(level, v)
-        start = torch.minimum(torch.maximum(tail_root(level, v), v), high)
+        _, start = roots_near(*inflection(level, v), v, tail_root(level, v))
+        start = torch.minimum(torch.maximum(start, v), high)
         return increasing_root(k_for(w, v, sign), start, v, high, SINGLE_STEPS, first=False)
 
     def two_sided(w: Tensor, v: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-        k, high, c = k_for(w, v, sign), upper_bound(level, v), steepest_point(level)
-        left = increasing_root(k, v, v, c, LEFT_STEPS)
+        k, high = k_for(w, v, sign), upper_bound(level, v)
+        at_c = inflection(level, v)
+        c, (start_left, start_right) = at_c[0], roots_near(*at_c, v, tail_root(level, v))
+        left = increasing_root(k, torch.minimum(torch.maximum(start_left, v), c), v, c, LEFT_STEPS)
         c = torch.minimum(c, high)
-        start = torch.minimum(torch.maximum(tail_root(level, v), c), high)
-        right = increasing_root(k, start, c, high, RIGHT_STEPS, first=False)
+        start_right = torch.minimum(torch.maximum(start_right, c), high)
+        right = increasing_root(k, start_right, c, high, RIGHT_STEPS, first=False)
         return best_of((left, right), lambda x: (s(sign * x) - w).square() + r * (x - v).square())
-
-    def steepest_point(level: Tensor) -> Tensor:
-        return torch.logit(steepest_point_of_cubic(level).clamp(smallest, 0.5))
 
     # |s''| <= 1 / (6 sqrt(3)) bounds the slope of phi: a quick way to know that one side is enough.
     two = level.clamp_min(1.0) * (1.0 / (6.0 * math.sqrt(3.0))) > r
     if bool(two.any()):
-        two &= v < steepest_point(level)
+        c, _, slope, _ = inflection(level, v)
+        two = (v < c) & (slope < 0)
     return sign * solve_by_case(two, two_sided, one_sided, w, v, sign, level)
 
 
@@ -227,26 +257,43 @@ def softplus_prox(w: Tensor, v: Tensor, r: float) -> Tensor:
         return solve_by_case(settled, lambda x, *_: x, lambda x, *rest: carefully(*rest), x, w, v, at_v)
 
     def carefully(w: Tensor, v: Tensor, at_v: Tensor) -> Tensor:
-        return solve_by_case(at_v < w, upward_convex, downward, w, v, at_v)
+        return solve_by_case(at_v < w, upward, downward, w, v, at_v)
 
-    def upward_convex(w: Tensor, v: Tensor, at_v: Tensor) -> Tensor:
-        high = torch.maximum(torch.minimum(reached(w), v + (w - at_v) / r), v)
-        return increasing_root(k_for(w, v), high, v, high, SINGLE_STEPS)
+    def upward(w: Tensor, v: Tensor, at_v: Tensor) -> Tensor:
+        high = upper_bound(w, v, at_v)
+        _, start = roots_near(*inflection(w, v), v, high)
+        start = torch.minimum(torch.maximum(start, v), high)
+        return increasing_root(k_for(w, v), start, v, high, SINGLE_STEPS, first=False)
 
-    def two_sided(w: Tensor, v: Tensor, at_v: Tensor) -> Tensor:
-        k, high = k_for(w, v), torch.maximum(torch.minimum(reached(w), v + w / r), v)
-        p = w / (4.0 + 2.0 * w)  # where phi is steepest: (w - softplus) (1 - 2 p) = 3 p; right for w near 0 and large
+    def upper_bound(w: Tensor, v: Tensor, at_v: Tensor) -> Tensor:
+        return torch.maximum(torch.minimum(reached(w), v + (w - at_v) / r), v)
+
+    def inflection(w: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Where ``phi`` is steepest, and the value, slope and third derivative of ``k`` there; for ``w > 0``."""
+        p = w / (4.0 + 2.0 * w)  # (w - softplus) (1 - 2 p) = 3 p: this start is right for w near 0 and for w large
         for _ in range(2):
             excess = w + torch.log1p(-p)
             p = p + (excess * (1.0 - 2.0 * p) - 3.0 * p) / (2.0 * excess + (1.0 - 2.0 * p) / (1.0 - p) + 3.0)
-        c = torch.logit(p.clamp(torch.finfo(w.dtype).tiny, 0.5))
-        left = increasing_root(k, v, v, torch.maximum(c, v), LEFT_STEPS)
-        c = torch.minimum(torch.maximum(c, v), high)
-        right = increasing_root(k, high, c, high, RIGHT_STEPS - 2)
+        p = p.clamp(torch.finfo(w.dtype).tiny, 0.5)
+        c, bell, excess = torch.logit(p), p * (1.0 - p), w + torch.log1p(-p)
+        third = bell * (3.0 * bell + p * (1.0 - 2.0 * p) + 2.0 * excess * bell)
+        return c, r * (c - v) - excess * p, r + p * p - excess * bell, third
+
+    def two_sided(w: Tensor, v: Tensor, at_v: Tensor) -> Tensor:
+        k, high, at_c = k_for(w, v), upper_bound(w, v, at_v), inflection(w, v)
+        c, (start_left, start_right) = at_c[0], roots_near(*at_c, v, high)
+        left = increasing_root(k, torch.minimum(torch.maximum(start_left, v), c), v, c, LEFT_STEPS)
+        c = torch.minimum(c, high)
+        start_right = torch.minimum(torch.maximum(start_right, c), high)
+        right = increasing_root(k, start_right, c, high, RIGHT_STEPS - 3, first=False)
         return best_of((left, right), lambda x: (softplus(x) - w).square() + r * (x - v).square())
 
-    # phi' <= (w - softplus) / 4: above that r the objective is convex.
-    return solve_by_case(w > torch.maximum(at_v, torch.full_like(w, 4.0 * r)), two_sided, one_sided, w, v, at_v)
+    # phi' <= (w - softplus) / 4: a quick way to know that one side is enough.
+    two = w > torch.maximum(at_v, torch.full_like(w, 4.0 * r))
+    if bool(two.any()):
+        c, _, slope, _ = inflection(w.clamp_min(torch.finfo(w.dtype).tiny), v)
+        two &= (v < c) & (slope < 0)
+    return solve_by_case(two, two_sided, one_sided, w, v, at_v)
 
 
 @dataclass(frozen=True)
