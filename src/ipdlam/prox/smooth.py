@@ -99,8 +99,8 @@ def roots_near(
 ) -> tuple[Tensor, Tensor]:
     """Better starts than ``left`` and ``right`` for the roots of ``k`` within one unit of its inflection ``c``.
 
-    There ``k`` is close to ``value + slope d + third d^3 / 6``, ``d = x - c``, whose roots are known. Where ``slope`` is
-    nearly zero Newton's method alone would crawl.
+    There ``k`` is close to ``value + slope d + third d^3 / 6``, ``d = x - c``, whose roots are known. Where ``slope``
+    is nearly zero Newton's method alone would crawl.
     """
     A, B = 2.0 * slope / third, 3.0 * value / third  # d^3 + 3 A d + 2 B = 0
     discriminant = A * A * A + B * B

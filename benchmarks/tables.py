@@ -1,0 +1,95 @@
+"""The tables of the README, made from ``results/*.json``: no figure there is typed by hand.
+
+python benchmarks/tables.py            # writes them into README.md
+python benchmarks/tables.py --check    # fails where README.md and the results differ
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def origin(result: dict) -> str:
+    """The command and the environment a result came from."""
+    machine = result["environment"]
+    return (
+        f"`{result['command']}`, {machine['date']}, {machine['processor']}, {machine['threads']} threads, "
+        f"torch {machine['torch']}, Python {machine['python']}."
+    )
+
+
+def iteration_table(result: dict) -> list[str]:
+    """What one iteration costs."""
+    figures = result["summary"]
+    rows = [
+        (
+            "one iteration beside its matrix products at the SGEMM rate of the same run",
+            "ratio_to_products",
+            "≤ 1.3",
+            "{:.2f}",
+        ),
+        ("the same for nested-reverse", "ratio_to_products_nested_reverse", "", "{:.2f}"),
+        ("times faster than the same algorithm on whole arrays", "speedup_over_whole_arrays", "≥ 3", "{:.1f}"),
+        ("time for each sample, N = 60000 over N = 15000", "per_sample_cost_of_N_over_fewer", "0.85 … 1.15", "{:.2f}"),
+        ("peak memory, GB (1.15 of the state, and 0.7, allowed: {allowed:.2f})", "peak_gigabytes", "≤ {allowed:.2f}", "{:.2f}"),
+        ("seconds for an iteration of {flop:.2f} TFLOP (median)", "seconds_per_iteration", "", "{:.1f}"),
+        ("GFLOP/s of the iteration", "gflops", "", "{:.0f}"),
+        ("GFLOP/s of SGEMM between the iterations", "sgemm_gflops", "", "{:.0f}"),
+    ]
+    known = {"allowed": figures["allowed_gigabytes"], "flop": figures["teraflop_per_iteration"]}
+    lines = ["| 784-1500-1500-10, N = 60000, float32, order reverse | measured | goal |", "|---|---|---|"]
+    lines += [
+        f"| {text.format(**known)} | {form.format(figures[name])} | {goal.format(**known)} |"
+        for text, name, goal, form in rows
+    ]
+    return [*lines, "", origin(result)]
+
+
+def ridge_table(result: dict) -> list[str]:
+    """Test accuracy with and without the ridge."""
+    lines = ["| data | ridge | after 1 | after 5 | after 10 | after 20 | best |", "|---|---|---|---|---|---|---|"]
+    for row in result["rows"]:
+        accuracy = row["test_accuracy"]
+        strength = "none (paper)" if row["strength"] is None else f"{row['strength']:.0e}"
+        best = max(accuracy)
+        cells = [f"{100 * accuracy[k - 1]:.2f}" for k in (1, 5, 10, 20)]
+        lines.append(
+            f"| {row['data']} | {strength} | {' | '.join(cells)} | {100 * best:.2f} at {accuracy.index(best) + 1} |"
+        )
+    return [*lines, "", f"Test accuracy in %, 784-1000-1000-10, one seed. {origin(result)}"]
+
+
+TABLES = {"iteration": iteration_table, "ridge": ridge_table}
+
+
+def with_tables(text: str) -> str:
+    """The text with everything between its table markers made anew."""
+    for name, make in TABLES.items():
+        result = json.loads((ROOT / "results" / f"{name}.json").read_text())
+        table = "\n".join(make(result))
+        marked = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end of table {name} -->)", re.DOTALL)
+        text, count = marked.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
+        if count != 1:
+            raise SystemExit(f"README.md must hold the markers of the table {name} exactly once")
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    if not options.check:
+        readme.write_text(with_tables(text))
+    elif text != with_tables(text):
+        raise SystemExit("README.md does not show what results/*.json hold; run python benchmarks/tables.py")
+
+
+if __name__ == "__main__":
+    main()

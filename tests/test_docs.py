@@ -1,0 +1,54 @@
+"""README and docs are true: their code runs, their links lead somewhere, their figures come from results/."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tables
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_the_code_of_the_readme_runs_as_printed():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 2
+    # One after the other in one program, as a reader would type them.
+    answer = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert missing == []
+
+
+def test_figures_come_from_the_results():
+    text = (ROOT / "README.md").read_text()
+    assert tables.with_tables(text) == text, "run python benchmarks/tables.py"
+
+
+def test_a_changed_result_would_be_noticed(tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    for path in (ROOT / "results").glob("*.json"):
+        content = path.read_text()
+        (tmp_path / "results" / path.name).write_text(
+            re.sub(r'"ratio_to_products": [0-9.]+', '"ratio_to_products": 0.5', content)
+        )
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    text = (ROOT / "README.md").read_text()
+    assert tables.with_tables(text) != text
+
+
+@pytest.mark.parametrize("target", ["help", "demo", "test", "test-slow", "check", "bench", "docs", "clean"])
+def test_the_makefile_lists_its_targets(target):
+    answer = subprocess.run(["make", "help"], capture_output=True, text=True, cwd=ROOT)
+    assert re.search(rf"^{target}\s", answer.stdout, re.MULTILINE)
