@@ -137,10 +137,8 @@ class IPDLAM:
         run = self._whole_run()
         run.whole = False
         started = time.perf_counter()
-        rho, next_rho = (
-            self.settings.penalty.at(run.iteration + 1),
-            self.settings.penalty.at(run.iteration + 2),
-        )  # line 8
+        penalty = self.settings.penalty
+        rho, next_rho = penalty.at(run.iteration + 1), penalty.at(run.iteration + 2)  # line 8
         for stage in self.plan.stages:
             for layer in stage.solves:
                 self._update_weights(run, layer, rho)  # lines 2 and 6
@@ -307,9 +305,8 @@ class IPDLAM:
             for l, R in zip(self.network.numbers, self.settings.regularizers, strict=True)
             if R is not None
         )
-        weights_change = change_of((run.W[l], run.W_previous[l]) for l in run.W) + change_of(
-            (run.b[l], run.b_previous[l]) for l in run.b
-        )
+        weights_change = change_of((run.W[l], run.W_previous[l]) for l in run.W)
+        weights_change += change_of((run.b[l], run.b_previous[l]) for l in run.b)
         energy = delta * (inertia.z * tally.z_change + inertia.weights * weights_change + inertia.a * tally.a_change)
         return Objective(
             rho,
@@ -324,8 +321,7 @@ class IPDLAM:
         if not finite:
             run.history.stop_reason = "diverged"
             raise DivergenceError(
-                f"iteration {run.iteration + 1} is not finite; the model holds the weights of iteration "
-                f"{run.iteration}. "
+                f"iteration {run.iteration + 1} is not finite; the model holds the weights of iteration {run.iteration}. "
                 "Use less inertia (below 1), a larger proximity, or scale the inputs",
                 run.history,
             )
