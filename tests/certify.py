@@ -54,18 +54,18 @@ def both_signs(x: Tensor) -> Tensor:
 
 def wide_grid() -> Tensor:
     """Fine near the origin, where activations bend, and out to beyond the largest operand."""
-    logarithmic = torch.logspace(-6, 4.3, 100, dtype=torch.float64)
+    logarithmic = torch.logspace(-6, 4.3, 60, dtype=torch.float64)
     even = torch.linspace(-12.0, 12.0, 193, dtype=torch.float64)  # steps of 1/8: meets the kinks exactly
     return torch.cat([both_signs(logarithmic), even, torch.linspace(-1.5e4, 1.5e4, 61, dtype=torch.float64)])
 
 
 def local_steps() -> Tensor:
-    return both_signs(torch.logspace(-12, 1, 53, dtype=torch.float64))
+    return both_signs(torch.logspace(-12, 1, 40, dtype=torch.float64))
 
 
 def perturbations(shape: tuple[int, ...], seed: int) -> Tensor:
     """Random displacements on scales from 1e-9 to 1e3, a few on each."""
-    scales = torch.logspace(-9, 3, 13, dtype=torch.float64).repeat(4)
+    scales = torch.logspace(-9, 3, 13, dtype=torch.float64).repeat(3)
     return scales.view(-1, *[1] * len(shape)) * normal(len(scales), *shape, seed=seed)
 
 

@@ -215,14 +215,14 @@ def test_minimiser_next_to_a_kink_is_told_from_the_kink(name, dtype):
     kinks = [low for low, *_ in sigma.pieces()[1:]] if isinstance(sigma, PiecewiseLinear) else [0.0]
     offsets = both_signs(torch.logspace(-11, -2, 28, dtype=torch.float64))
     tried = 0
-    for kink, w0, r in itertools.product(kinks, [-100.0, -0.7, 0.3, 5.0, 1e3], WEIGHTS):
+    for kink, w0, r in itertools.product(kinks, [-100.0, -0.7, 0.3, 5.0, 1e3], WEIGHTS[::2]):
         w, v = leading_to(sigma, kink + offsets, w0, r)
         # Closer than this, the points on either side of x that are looked at lie on either side of the kink.
         apart = offsets.abs() > 8.0 * NEAR[dtype] * (1.0 + abs(kink) + v.abs())
         if bool(apart.any()) and float(v.abs().max()) <= 1e4:
             assert_stationary(sigma, w[apart].to(dtype), v[apart].to(dtype), r)
             tried += int(apart.sum())
-    assert tried > 500
+    assert tried > 250
 
 
 @pytest.mark.parametrize("r", [1e-6, 1e-3, 0.1, 1.0, 30.0, 1e6])
@@ -254,7 +254,7 @@ finite = st.floats(-1e4, 1e4, allow_subnormal=False)
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(w=finite, v=finite, other=finite, exponent=st.floats(-6.0, 6.0))
 def test_nothing_is_better(name, w, v, other, exponent):
     sigma, r = CASES[name], 10.0**exponent
@@ -430,7 +430,7 @@ def test_every_smooth_activation_can_be_judged():
 
 @pytest.mark.parametrize("r", [1e-6, 3e-5, 1e-3, 0.03, 1.0, 100.0, 1e6])
 def test_smooth_minimiser_is_global_and_accurate(curve, r):
-    w, v = mixed_sample(400, seed=10), mixed_sample(400, seed=20)
+    w, v = mixed_sample(300, seed=10), mixed_sample(300, seed=20)
     x = curve.prox(w, v, r)
     beaten, inaccurate = certify_exactly(curve, x, oracle(curve, w, v, r), w, v, r)
     assert not beaten, f"{curve}: {len(beaten)} not global, such as {beaten[0]}"
@@ -615,7 +615,7 @@ def test_views_give_what_their_copies_give(sigma, dtype):
 
 def test_entries_do_not_influence_each_other(sigma):
     """The result for an entry is the same alone and beside entries that need more steps."""
-    w, v = mixed_sample(60, seed=70), mixed_sample(60, seed=80)
+    w, v = mixed_sample(40, seed=70), mixed_sample(40, seed=80)
     for r in (1e-4, 0.1, 10.0):
         together = sigma.prox(w, v, r)
         alone = torch.stack([sigma.prox(w[i], v[i], r) for i in range(len(w))])

@@ -263,7 +263,7 @@ finite = st.floats(-1e4, 1e4, allow_subnormal=False)
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(
     v=st.lists(finite, min_size=3, max_size=3),
     other=st.lists(finite, min_size=3, max_size=3),

@@ -321,8 +321,8 @@ class IPDLAM:
         if not finite:
             run.history.stop_reason = "diverged"
             raise DivergenceError(
-                f"iteration {run.iteration + 1} is not finite; the model holds the weights of iteration {run.iteration}. "
-                "Use less inertia (below 1), a larger proximity, or scale the inputs",
+                f"iteration {run.iteration + 1} is not finite; the model holds the weights of iteration "
+                f"{run.iteration}. Use less inertia (below 1), a larger proximity, or scale the inputs",
                 run.history,
             )
 
