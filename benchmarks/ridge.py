@@ -24,7 +24,7 @@ from ipdlam.prox import Ridge
 
 STRENGTHS = (None, 1e-6, 1e-5, 1e-4)
 SCALES = {
-    "small": {"data": ("mnist", "fashion-mnist"), "hidden": 1000, "iterations": 20},
+    "small": {"data": ("mnist", "fashion-mnist"), "hidden": 800, "iterations": 20},
     "smoke": {"data": ("digits",), "hidden": 50, "iterations": 3},
 }
 

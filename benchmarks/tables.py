@@ -36,7 +36,12 @@ def iteration_table(result: dict) -> list[str]:
         ("the same for nested-reverse", "ratio_to_products_nested_reverse", "", "{:.2f}"),
         ("times faster than the same algorithm on whole arrays", "speedup_over_whole_arrays", "≥ 3", "{:.1f}"),
         ("time for each sample, N = 60000 over N = 15000", "per_sample_cost_of_N_over_fewer", "0.85 … 1.15", "{:.2f}"),
-        ("peak memory, GB (1.15 of the state, and 0.7, allowed: {allowed:.2f})", "peak_gigabytes", "≤ {allowed:.2f}", "{:.2f}"),
+        (
+            "peak memory, GB (1.15 of the state, and 0.7, allowed: {allowed:.2f})",
+            "peak_gigabytes",
+            "≤ {allowed:.2f}",
+            "{:.2f}",
+        ),
         ("seconds for an iteration of {flop:.2f} TFLOP (median)", "seconds_per_iteration", "", "{:.1f}"),
         ("GFLOP/s of the iteration", "gflops", "", "{:.0f}"),
         ("GFLOP/s of SGEMM between the iterations", "sgemm_gflops", "", "{:.0f}"),
@@ -61,7 +66,8 @@ def ridge_table(result: dict) -> list[str]:
         lines.append(
             f"| {row['data']} | {strength} | {' | '.join(cells)} | {100 * best:.2f} at {accuracy.index(best) + 1} |"
         )
-    return [*lines, "", f"Test accuracy in %, 784-1000-1000-10, one seed. {origin(result)}"]
+    hidden = result["rows"][0]["hidden"]
+    return [*lines, "", f"Test accuracy in %, 784-{hidden}-{hidden}-10, one seed. {origin(result)}"]
 
 
 TABLES = {"iteration": iteration_table, "ridge": ridge_table}

@@ -97,7 +97,7 @@ def gain(W: Tensor, c: float) -> Tensor:
     """
     exact = W.double()
     rows, columns = exact.shape
-    small = exact @ exact.mT if rows <= columns else exact.mT @ exact
+    small = symmetric_product(exact.mT if rows <= columns else exact)
     small.diagonal().add_(c)
     factor = cholesky(small, torch.finfo(torch.float64).eps, "the matrix W W^T of an activation update")
     if rows <= columns:
@@ -123,6 +123,13 @@ def add_symmetric_product(total: Tensor, A: Tensor, B: Tensor) -> None:
     for start, stop in pairwise(cuts):
         block = total[start:stop, start:]
         torch.addmm(block, A[:, start:stop].mT, B[:, start:], out=block)
+
+
+def symmetric_product(A: Tensor) -> Tensor:
+    """``A^T A``."""
+    total = A.new_zeros(A.shape[1], A.shape[1])
+    add_symmetric_product(total, A, A)
+    return complete_symmetric(total)
 
 
 def complete_symmetric(total: Tensor) -> Tensor:

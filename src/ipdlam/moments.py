@@ -14,7 +14,10 @@ FOLD_ROWS = 8192  # so many rows are summed in the working precision before they
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over samples for one layer, in float64; every sample counts with its weight."""
+    """Sums over samples for one layer, in float64; every sample counts with its weight.
+
+    They live in buffers that the sums of the next iteration reuse.
+    """
 
     ZtA: Tensor
     AtA: Gram
@@ -29,6 +32,7 @@ class RunningSum:
     def __init__(self, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> None:
         self.partial = aligned_empty(rows, columns, dtype, device).zero_()
         self.total = torch.zeros(rows, columns, dtype=torch.float64, device=device)
+        self.taken = torch.zeros_like(self.total)
 
     def fold(self) -> None:
         """Move the partial sum into the total."""
@@ -36,11 +40,10 @@ class RunningSum:
         self.partial.zero_()
 
     def take(self) -> Tensor:
-        """The sum so far; the next one starts from zero."""
+        """The sum so far, valid until the next call; the next one starts from zero, in another buffer."""
         self.fold()
-        result = self.total.clone()
-        self.total.zero_()
-        return result
+        self.total, self.taken = self.taken.zero_(), self.total
+        return self.taken
 
 
 class MomentSums:

@@ -63,9 +63,9 @@ def update_W(
     ``delta = 0`` the solution of minimum norm. The quadratic part of ``R`` joins ``delta`` on the diagonal; the rest
     is solved for iteratively.
     """
-    B = moments.ZtA if b is None else moments.ZtA - torch.outer(b.double(), moments.At1)
+    B = moments.ZtA.clone() if b is None else torch.addr(moments.ZtA, b.double(), moments.At1, alpha=-1.0)
     if delta > 0.0:
-        B = B + delta * inertial_point(W.double(), W_previous.double(), beta)
+        B.add_(inertial_point(W.double(), W_previous.double(), beta), alpha=delta)
     if regularizer is None:
         return moments.AtA.solve(B, delta).to(W.dtype)
     scale = regularizer.scale(rho, moments.n) / rho
