@@ -32,6 +32,7 @@ from torch import nn
 
 import ipdlam
 from environment import environment, peak_memory
+from ipdlam.linalg import aligned_empty
 from whole_array import WholeArrayIPDLAM
 
 SCALES = {
@@ -52,7 +53,7 @@ SCALES = {
         "rate_seconds": 0.05,
     },
 }
-PARTS = ("reverse", "fewer", "nested-reverse", "whole-array")
+PARTS = ("reverse", "fewer", "nested-reverse", "whole-array", "alignment")
 
 
 def flops(widths: list[int], samples: int) -> float:
@@ -92,9 +93,27 @@ def make_problem(widths: list[int], samples: int) -> tuple[nn.Sequential, torch.
     return model, X, torch.randint(0, widths[-1], (samples,), generator=generator)
 
 
+def measure_alignment(width: int, rows: int = 2000, repeats: int = 15) -> dict[str, object]:
+    """Seconds of one product of the engine, on rows that start on cache lines and on packed ones."""
+    seconds: dict[str, list[float]] = {"aligned": [], "packed": []}
+    W = torch.rand(width, width)
+    pairs = {
+        "aligned": [aligned_empty(rows, width, torch.float32, torch.device("cpu")).fill_(0.5) for _ in range(2)],
+        "packed": [torch.full((rows, width), 0.5) for _ in range(2)],
+    }
+    for _ in range(repeats):  # in turn, so that a slow moment of the machine hits both
+        for name, (A, out) in pairs.items():
+            started = time.perf_counter()
+            torch.mm(A, W, out=out)
+            seconds[name].append(time.perf_counter() - started)
+    return {"part": "alignment", "width": width, "seconds": seconds}
+
+
 def measure(part: str, scale: str) -> dict[str, object]:
     """Seconds of every iteration of one part, with the SGEMM rate around each."""
     size = SCALES[scale]
+    if part == "alignment":
+        return measure_alignment(size["widths"][1])
     widths, iterations = size["widths"], size["iterations"]
     samples = size["fewer"] if part == "fewer" else size["samples"]
     model, X, y = make_problem(widths, samples)
@@ -131,8 +150,8 @@ def measure(part: str, scale: str) -> dict[str, object]:
 
 def summarise(parts: dict[str, dict[str, object]], scale: str) -> dict[str, float]:
     """The figures that are promised, as ratios."""
-    median = {name: statistics.median(part["ratio_to_products"]) for name, part in parts.items()}
-    reverse = parts["reverse"]
+    median = {name: statistics.median(parts[name]["ratio_to_products"]) for name in PARTS if name != "alignment"}
+    reverse, products = parts["reverse"], parts["alignment"]["seconds"]
     return {
         "teraflop_per_iteration": flops(SCALES[scale]["widths"], SCALES[scale]["samples"]) / 1e12,
         "seconds_per_iteration": statistics.median(reverse["seconds"]),
@@ -143,6 +162,7 @@ def summarise(parts: dict[str, dict[str, object]], scale: str) -> dict[str, floa
         "ratio_to_products_nested_reverse": median["nested-reverse"],
         "speedup_over_whole_arrays": median["whole-array"] / median["reverse"],
         "per_sample_cost_of_N_over_fewer": median["reverse"] / median["fewer"],
+        "aligned_rows_speedup": statistics.median(products["packed"]) / statistics.median(products["aligned"]),
         "peak_over_state": reverse["peak_bytes"] / reverse["state_bytes"],
         "peak_gigabytes": reverse["peak_bytes"] / 1e9,
         "allowed_gigabytes": (1.15 * reverse["state_bytes"] + 0.7e9) / 1e9,
@@ -163,7 +183,7 @@ def main() -> None:
         command = [sys.executable, __file__, "--part", part, "--scale", options.scale]
         answer = subprocess.run(command, check=True, capture_output=True, text=True)
         parts[part] = json.loads(answer.stdout)
-        print(f"{part:15} median {statistics.median(parts[part]['ratio_to_products']):5.2f} x its products", flush=True)
+        print(f"{part}: measured", flush=True)
     summary = summarise(parts, options.scale)
     for name, value in summary.items():
         print(f"{name:36} {value:10.3f}")

@@ -35,6 +35,12 @@ def iteration_table(result: dict) -> list[str]:
         ),
         ("the same for nested-reverse", "ratio_to_products_nested_reverse", "", "{:.2f}"),
         ("times faster than the same algorithm on whole arrays", "speedup_over_whole_arrays", "≥ 3", "{:.1f}"),
+        (
+            "speed of a product whose rows start on cache lines over one whose rows do not",
+            "aligned_rows_speedup",
+            "",
+            "{:.2f}",
+        ),
         ("time for each sample, N = 60000 over N = 15000", "per_sample_cost_of_N_over_fewer", "0.85 … 1.15", "{:.2f}"),
         (
             "peak memory, GB (1.15 of the state, and 0.7, allowed: {allowed:.2f})",
