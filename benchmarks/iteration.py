@@ -40,9 +40,10 @@ SCALES = {
         "widths": [784, 1500, 1500, 10],
         "samples": 60000,
         "fewer": 15000,
-        "iterations": 5,
+        "iterations": 7,
         "square": 4096,
         "rate_seconds": 2.0,
+        "threads": 2,
     },
     "smoke": {
         "widths": [20, 32, 32, 4],
@@ -51,6 +52,7 @@ SCALES = {
         "iterations": 2,
         "square": 128,
         "rate_seconds": 0.05,
+        "threads": 1,
     },
 }
 PARTS = ("reverse", "fewer", "nested-reverse", "whole-array", "alignment")
@@ -112,6 +114,7 @@ def measure_alignment(width: int, rows: int = 2000, repeats: int = 15) -> dict[s
 def measure(part: str, scale: str) -> dict[str, object]:
     """Seconds of every iteration of one part, with the SGEMM rate around each."""
     size = SCALES[scale]
+    torch.set_num_threads(size["threads"])
     if part == "alignment":
         return measure_alignment(size["widths"][1])
     widths, iterations = size["widths"], size["iterations"]
@@ -156,8 +159,10 @@ def summarise(parts: dict[str, dict[str, object]], scale: str) -> dict[str, floa
         "teraflop_per_iteration": flops(SCALES[scale]["widths"], SCALES[scale]["samples"]) / 1e12,
         "seconds_per_iteration": statistics.median(reverse["seconds"]),
         "gflops": statistics.median(reverse["gflops"]),
+        "gflops_nested_reverse": statistics.median(parts["nested-reverse"]["gflops"]),
         "sgemm_gflops": statistics.median(reverse["sgemm_gflops"]),
         "fraction_of_sgemm": 1.0 / median["reverse"],
+        "fraction_of_sgemm_nested_reverse": 1.0 / median["nested-reverse"],
         "ratio_to_products": median["reverse"],
         "ratio_to_products_nested_reverse": median["nested-reverse"],
         "speedup_over_whole_arrays": median["whole-array"] / median["reverse"],

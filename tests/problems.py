@@ -7,18 +7,7 @@ import itertools
 import torch
 from torch import nn
 
-from ipdlam.prox import LOSSES
-
-MODULES = {
-    "identity": nn.Identity,
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "hardtanh": nn.Hardtanh,
-    "relu6": nn.ReLU6,
-    "sigmoid": nn.Sigmoid,
-    "tanh": nn.Tanh,
-    "softplus": nn.Softplus,
-}
+from ipdlam.prox import ACTIVATIONS, LOSSES
 
 
 def make_model(widths, activation="relu", seed=0, dtype=torch.float64):
@@ -30,7 +19,7 @@ def make_model(widths, activation="relu", seed=0, dtype=torch.float64):
         with torch.no_grad():
             linear.weight.copy_(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5)
             linear.bias.copy_(0.1 * torch.randn(outputs, generator=generator))
-        modules += [linear, MODULES[activation]()]
+        modules += [linear, ACTIVATIONS[activation].module()]
     return nn.Sequential(*modules[:-1])
 
 

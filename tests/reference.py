@@ -35,7 +35,8 @@ class Reference:
         self.order = resolve_order(order, self.L)
         self.R = regularizers
         self.W = {l: linears[l - 1].weight.detach().double().numpy().copy() for l in range(1, self.L + 1)}
-        self.b = {l: linears[l - 1].bias.detach().double().numpy().copy() for l in range(1, self.L + 1)}
+        self.b = {l: self.bias_of(linears[l - 1]) for l in range(1, self.L + 1)}
+        self.biased = {l: linears[l - 1].bias is not None for l in range(1, self.L + 1)}
         self.z, self.a = {}, {0: self.X}
         for l in range(1, self.L + 1):
             self.z[l] = self.preactivation(l)
@@ -43,6 +44,10 @@ class Reference:
                 self.a[l] = self.sigma(l, self.z[l])
         self.old = {name: {l: v.copy() for l, v in getattr(self, name).items()} for name in "zaWb"}
         self.used_rho = penalty
+
+    @staticmethod
+    def bias_of(linear):
+        return np.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().double().numpy().copy()
 
     def sigma(self, l, z):
         return self.activations[l - 1].value(tensor(z)).numpy()
@@ -108,6 +113,8 @@ class Reference:
         return W
 
     def update_b(self, l):
+        if not self.biased[l]:
+            return
         b_hat = self.hat("b", l, self.beta)
         total = self.delta * b_hat
         for i in range(self.N):

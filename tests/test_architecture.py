@@ -17,6 +17,7 @@ LONGEST = 400
 # From the ground up. A module may import those before it, and nothing else of the package.
 LAYERS = [
     "ipdlam.errors",
+    "ipdlam.checks",
     "ipdlam.prox.base",
     "ipdlam.prox.smooth",
     "ipdlam.prox.activations",

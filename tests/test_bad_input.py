@@ -161,12 +161,16 @@ def test_validation_labels_out_of_range():
     refuse_data(["validation y holds the label 3 at 6"], X, y, validation_data=(X, with_fault(y, 6, 3)))
 
 
-def test_labels_of_a_single_output_hint_at_regression():
-    X, y = labelled()
-    y[:] = 0
-    y[4] = 2
-    refuse_data(["label 2 at 4", "1 outputs", "for regression give y as floats"], X, y, widths=[INPUTS, 5, 1])
-    refuse_data(["label 2 at 4", "0 ... 1"], X, y, widths=[INPUTS, 5, 1], loss="hinge")
+def test_integers_of_a_single_output_are_real_targets():
+    X, y = torch.randn(6, INPUTS), torch.tensor([0, 3, 1, 2, 0, 1])
+    outcomes = []
+    for targets in (y, y.float()):
+        trainer = IPDLAM(make_model([INPUTS, 5, 1], dtype=torch.float32))
+        trainer.start(X, targets)
+        outcomes.append(trainer.step())
+    assert outcomes[0].objective == outcomes[1].objective
+    assert outcomes[0].train_accuracy is None
+    refuse_data(["label 3 at 1", "0 ... 1"], X, y, widths=[INPUTS, 5, 1], loss="hinge")
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])

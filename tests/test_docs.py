@@ -24,6 +24,12 @@ def test_the_code_of_the_readme_runs_as_printed():
     assert answer.stdout
 
 
+def test_the_example_operator_of_contributing_works():
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    answer = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=ROOT)
+    assert answer.returncode == 0, answer.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
@@ -45,6 +51,7 @@ def test_a_changed_result_would_be_noticed(tmp_path, monkeypatch):
         )
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     text = (ROOT / "README.md").read_text()
+    assert "| measured |" in text
     assert tables.with_tables(text) != text
 
 

@@ -33,8 +33,12 @@ def compare(
     weighted=False,
     steps=3,
     seed=0,
+    biased=True,
 ):
     model = make_model(list(widths), activation, seed)
+    if not biased:
+        for module in model[:-1:2]:  # every Linear layer but the last
+            module.bias = None
     X, y = make_data(N, widths[0], widths[-1], loss, seed)
     weight = (
         torch.rand(N, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1 if weighted else None
@@ -59,6 +63,8 @@ def compare(
         iterate, objective = trainer.iterate(), trainer.objective()
         for name in "zaWb":
             for l, ours in getattr(iterate, name).items():
+                if ours is None:
+                    continue
                 theirs = torch.from_numpy(getattr(reference, name)[l])
                 torch.testing.assert_close(
                     ours, theirs, rtol=1e-10, atol=1e-10, msg=lambda m, at=f"{name}{l} at step {step}": f"{at}: {m}"
@@ -127,6 +133,11 @@ def test_regularizers(regularizer, order, weighted):
 def test_without_proximal_terms(order, weighted):
     # N = 15 samples against widths of 4 to 6: full rank, so the solution of least squares is unique.
     compare(inertia=(0.0, 0.0, 0.0), proximity=0.0, order=order, weighted=weighted)
+
+
+@pytest.mark.parametrize("order", NAMED)
+def test_layers_without_bias(order):
+    compare(order=order, biased=False)
 
 
 def test_one_sample_and_narrow_chunks_of_a_wide_network():

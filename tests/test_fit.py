@@ -505,12 +505,12 @@ def test_interrupt_in_the_middle_of_a_pass(monkeypatch, order, chunks_done):
     real = ipdlam.trainer.update_a
     calls = {"armed": False, "left": chunks_done}
 
-    def interrupted(*args):
+    def interrupted(*args, **keywords):
         if calls["armed"]:
             if calls["left"] == 0:
                 raise KeyboardInterrupt
             calls["left"] -= 1
-        return real(*args)
+        return real(*args, **keywords)
 
     def arm(record):
         calls["armed"] = True
@@ -544,7 +544,7 @@ def test_interrupt_in_the_middle_of_a_pass_leaves_the_best_weights_if_asked(monk
     model = make_model(WIDTHS)
     snapshots = Snapshots(model)
 
-    def interrupted(*args):
+    def interrupted(*args, **keywords):
         raise KeyboardInterrupt
 
     def arm(record):
@@ -565,8 +565,8 @@ def poison_from(monkeypatch, name, value, iteration):
     """A callback after which an update of the trainer gives ``value``; what it returns is written in place too."""
     real = getattr(ipdlam.trainer, name)
 
-    def poisoned(*args):
-        return real(*args).fill_(value)
+    def poisoned(*args, **keywords):
+        return real(*args, **keywords).fill_(value)
 
     def arm(record):
         if record.iteration == iteration:

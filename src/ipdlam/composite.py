@@ -43,9 +43,8 @@ def accelerated_proximal_gradient(
         ahead = new + ((momentum - 1.0) / following) * (new - W)
         W, momentum = new, following
     warnings.warn(
-        f"the regularised weights of {name} were solved to {residual / goal * tolerance:.1e} instead of "
-        f"{tolerance:.1e} "
-        f"after {MAX_ITERATIONS} iterations; a larger proximity makes the problem better conditioned",
+        f"the regularised weights of {name} have a residual of {residual / goal * tolerance:.1e} instead of "
+        f"{tolerance:.1e} after {MAX_ITERATIONS} iterations; a larger proximity makes them better conditioned",
         RuntimeWarning,
         stacklevel=2,
     )

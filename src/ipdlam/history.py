@@ -13,7 +13,7 @@ from typing import Any, overload
 class Record:
     """One iteration.
 
-    The last five of the measures are None where they were not evaluated or make no sense (accuracy of a regression).
+    The last four are None where they were not evaluated or make no sense (accuracy of a regression).
     """
 
     iteration: int

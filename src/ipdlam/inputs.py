@@ -67,7 +67,8 @@ def check_samples(
         )
     ready = to_model(f"{prefix}X", inputs, network)
     weight = None if sample_weight is None else check_weight(f"{prefix}sample_weight", sample_weight, inputs, network)
-    if outputs.ndim == 1 and outputs.dtype in INTEGERS:
+    # With one output and no sign to tell two classes by, integers can only be real targets.
+    if outputs.ndim == 1 and outputs.dtype in INTEGERS and loss.classes(network.outputs) > 1:
         goal = check_labels(f"{prefix}y", outputs, loss, network.outputs).to(network.device)
     else:
         goal = to_model(f"{prefix}y", check_real_targets(f"{prefix}y", outputs, network.outputs), network)
@@ -133,10 +134,9 @@ def check_labels(name: str, labels: Tensor, loss: Loss, outputs: int) -> Tensor:
     wrong = (labels < 0) | (labels >= classes)
     if bool(wrong.any()):
         place = int(wrong.nonzero()[0, 0])
-        hint = "; for regression give y as floats" if outputs == 1 else ""
         raise ValueError(
             f"{name} holds the label {int(labels[place])} at {place}, but a model with {outputs} outputs has the "
-            f"labels 0 ... {classes - 1}{hint}"
+            f"labels 0 ... {classes - 1}"
         )
     return labels
 

@@ -88,7 +88,7 @@ class Gram:
         return self._pseudo_inverse
 
 
-def gain(W: Tensor, c: float) -> Tensor:
+def gain(W: Tensor, c: float, name: str) -> Tensor:
     """``K = W (W^T W + c I)^-1 = (W W^T + c I)^-1 W``, factorising whichever of the two is smaller.
 
     With ``a0`` the minimiser of the terms without ``W``, the minimiser of ``c ||a - a0||^2 + ||t - a W^T||^2`` is
@@ -99,7 +99,7 @@ def gain(W: Tensor, c: float) -> Tensor:
     rows, columns = exact.shape
     small = symmetric_product(exact.mT if rows <= columns else exact)
     small.diagonal().add_(c)
-    factor = cholesky(small, torch.finfo(torch.float64).eps, "the matrix W W^T of an activation update")
+    factor = cholesky(small, torch.finfo(torch.float64).eps, f"the matrix W W^T + {c:g} I of {name}")
     if rows <= columns:
         return torch.cholesky_solve(exact, factor).to(W.dtype)
     return torch.cholesky_solve(exact.mT, factor).mT.to(W.dtype)

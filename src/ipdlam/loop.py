@@ -1,7 +1,4 @@
-"""The loop around a step.
-
-Evaluation, callbacks, early stopping and the best iterate. It knows nothing of the method.
-"""
+"""The loop around a step: callbacks, early stopping and the best iterate. It knows nothing of the method."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import StopTraining
 from ipdlam.history import History, Record
 from ipdlam.network import Network
-from ipdlam.prox.base import check_integer, check_number
 
 Callback = Callable[[Record], Any]
 
@@ -87,6 +84,9 @@ def run_loop(
         reason = str(stop) or "callback"
     except KeyboardInterrupt:
         reason = "interrupted"
+    except BaseException as error:
+        history.stop_reason = history.stop_reason or type(error).__name__
+        raise
     finally:
         if best_weights is not None:
             network.write(*best_weights)

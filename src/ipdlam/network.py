@@ -91,13 +91,20 @@ class Network:
         return W, b
 
     def write(self, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> None:
-        """Copy weights and biases into the model, in place."""
-        with torch.no_grad():
-            for l in self.numbers:
-                linear, bias = self[l].linear, b[l]
-                linear.weight.copy_(W[l])
-                if bias is not None:
-                    linear.bias.copy_(bias)
+        """Copy weights and biases into the model, in place, all of them even if Ctrl-C comes in between."""
+        try:
+            self._copy(W, b)
+        except KeyboardInterrupt:
+            self._copy(W, b)
+            raise
+
+    @torch.no_grad()
+    def _copy(self, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> None:
+        for l in self.numbers:
+            linear, bias = self[l].linear, b[l]
+            linear.weight.copy_(W[l])
+            if bias is not None:
+                linear.bias.copy_(bias)
 
 
 def flatten(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -128,7 +135,10 @@ def read_layers(model: nn.Sequential) -> tuple[Layer, ...]:
                     f"module {name} ({type(module).__name__}) must follow a Linear layer, "
                     f"but {'another activation stands before it' if found else 'it comes first'}"
                 )
-            found[-1] = (*found[-1][:2], by_module[type(module)].from_module(module))
+            try:
+                found[-1] = (*found[-1][:2], by_module[type(module)].from_module(module))
+            except ValueError as error:
+                raise UnsupportedModelError(f"module {name} ({type(module).__name__}): {error}") from error
         else:
             kind = type(module).__name__
             remedy = REMEDIES.get(

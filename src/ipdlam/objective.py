@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,17 +70,10 @@ class Tally:
     """Sums over the chunks of a pass; keys are layers."""
 
     loss: float = 0.0
-    linear_gap: dict[int, float] = field(default_factory=dict)
-    activation_gap: dict[int, float] = field(default_factory=dict)
+    linear_gap: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    activation_gap: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     z_change: float = 0.0
     a_change: float = 0.0
-
-    def add(self, gaps: dict[int, float], layer: int, amount: float) -> None:
-        gaps[layer] = gaps.get(layer, 0.0) + amount
-
-    @staticmethod
-    def by_layer(gaps: dict[int, float]) -> tuple[float, ...]:
-        return tuple(gaps[layer] for layer in sorted(gaps))
 
 
 def change_of(pairs: Iterable[tuple[Tensor | None, Tensor | None]]) -> float:

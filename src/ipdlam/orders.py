@@ -94,10 +94,7 @@ def parse_block(item: str | tuple[str, int]) -> Block:
 
 @dataclass(frozen=True)
 class Visit:
-    """What happens when a chunk of samples is visited.
-
-    Updates, the objective, updates of the next iteration, moments.
-    """
+    """A chunk of samples is visited: updates, the objective, updates of the next iteration, moments, in this order."""
 
     before: Order = ()
     measures: bool = False

@@ -48,7 +48,7 @@ class Run:
     @classmethod
     def begin(cls, network: Network, samples: Samples, validation: Samples | None, chunk_size: int) -> Self:
         """Initialise z and a by one forward pass of the model as it is; both generations are the same."""
-        (W, b), (W_previous, b_previous) = network.read(), network.read()
+        W, b = network.read()
         sums = {
             l: MomentSums(
                 network[l].outputs,
@@ -60,7 +60,7 @@ class Run:
             )
             for l in network.numbers
         }
-        run = cls(Shard(network, samples, chunk_size), validation, W, b, W_previous, b_previous, sums)
+        run = cls(Shard(network, samples, chunk_size), validation, W, b, dict(W), dict(b), sums)
         for chunk in run.shard.chunks():
             for l in network.numbers:
                 z = chunk.z(l).copy_(run.preactivation(chunk, l))

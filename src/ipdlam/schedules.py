@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ipdlam.prox.base import check_number
+from ipdlam.checks import check_number
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, Union
 
+from ipdlam.checks import check_integer, check_number
 from ipdlam.orders import Order, resolve_order
 from ipdlam.prox import LOSSES, REGULARIZERS, Loss, Regularizer
-from ipdlam.prox.base import check_integer, check_number
 from ipdlam.schedules import PenaltySchedule
 
 T = TypeVar("T")
@@ -44,9 +44,8 @@ class Settings:
         check_integer("chunk_size", self.chunk_size, low=1)
         if max(self.inertia) >= 1.0:
             warnings.warn(
-                f"inertia {max(self.inertia):g} is 1 or more: the paper (Table 1) reports an objective of 5510 at "
-                "1.0 where 0.7 reaches 0.03, "
-                "and divergence to NaN above; use a value below 1",
+                f"inertia {max(self.inertia):g} is 1 or more: the paper (Table 1) reports an objective of 5510 at 1.0, "
+                "where 0.7 reaches 0.03, and divergence to NaN above; use a value below 1",
                 UserWarning,
                 stacklevel=5,
             )

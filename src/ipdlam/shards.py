@@ -32,11 +32,11 @@ class Chunk:
     previous: dict[Block, Tensor]
 
     def z(self, layer: int) -> Tensor:
-        return self.current["z", layer]  # type: ignore[index]
+        return self.current[Block("z", layer)]
 
     def a(self, layer: int) -> Tensor:
         """The activations of a layer; those of layer 0 are the inputs."""
-        return self.current["a", layer]  # type: ignore[index]
+        return self.current[Block("a", layer)]
 
     def swap(self, block: Block) -> None:
         self.current[block], self.previous[block] = self.previous[block], self.current[block]

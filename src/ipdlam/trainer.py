@@ -1,7 +1,4 @@
-"""IPDLAM.
-
-Algorithm 1 of the paper on any ``nn.Sequential`` MLP. The lines of the algorithm stand in :mod:`ipdlam.updates`.
-"""
+"""Algorithm 1 of the paper on any ``nn.Sequential`` MLP; its lines stand in ``step`` and in :mod:`ipdlam.updates`."""
 
 from __future__ import annotations
 
@@ -226,11 +223,11 @@ class IPDLAM:
 
     def _gains(self, run: Run, blocks: Iterable[Block]) -> dict[int, Tensor]:
         """What the a updates among the blocks share over all samples."""
+        c = 1.0 + self.settings.proximity
         try:
-            return {l: gain(run.W[l + 1], 1.0 + self.settings.proximity) for kind, l in blocks if kind == "a"}
-        except SolveError:  # W W^T + (1 + delta) I is positive definite unless it overflows
-            self._check_finite(run, False)
-            raise
+            return {l: gain(run.W[l + 1], c, f"layer {l + 1}") for kind, l in blocks if kind == "a"}
+        except SolveError as error:  # W W^T + c I is positive definite unless it overflows
+            raise self._divergence(run) from error
 
     def _update(self, run: Run, chunk: Chunk, block: Block, rho: float, gains: dict[int, Tensor]) -> None:
         """The z or a update of one layer on one chunk."""
@@ -242,12 +239,12 @@ class IPDLAM:
                 sigma_z,
                 chunk.a(l),
                 previous,
-                chunk.z(l + 1),
-                run.W[l + 1],
-                run.b[l + 1],
-                gains[l],
-                self.settings.inertia.a,
-                delta,
+                z_next=chunk.z(l + 1),
+                W=run.W[l + 1],
+                b=run.b[l + 1],
+                K=gains[l],
+                gamma=self.settings.inertia.a,
+                delta=delta,
             )
         else:
             V = previous
@@ -267,12 +264,12 @@ class IPDLAM:
         for l in self.network.numbers:
             z, z_previous = chunk.z(l), chunk.previous[Block("z", l)]
             P = run.preactivation(chunk, l)
-            tally.add(tally.linear_gap, l, squared_norm(z - P, weight))
+            tally.linear_gap[l] += squared_norm(z - P, weight)
             if moving:
                 tally.z_change += squared_norm(z - z_previous, weight)
             if l < len(self.network):
                 a = chunk.a(l)
-                tally.add(tally.activation_gap, l, squared_norm(a - self.network.activation(l).value(z), weight))
+                tally.activation_gap[l] += squared_norm(a - self.network.activation(l).value(z), weight)
                 if moving:
                     tally.a_change += squared_norm(a - chunk.previous[Block("a", l)], weight)
             else:
@@ -312,19 +309,22 @@ class IPDLAM:
             rho,
             tally.loss,
             regularization,
-            Tally.by_layer(tally.linear_gap),
-            Tally.by_layer(tally.activation_gap),
+            tuple(tally.linear_gap[l] for l in self.network.numbers),
+            tuple(tally.activation_gap[l] for l in self.network.numbers[:-1]),
             energy,
         )
 
     def _check_finite(self, run: Run, finite: bool) -> None:
         if not finite:
-            run.history.stop_reason = "diverged"
-            raise DivergenceError(
-                f"iteration {run.iteration + 1} is not finite; the model holds the weights of iteration "
-                f"{run.iteration}. Use less inertia (below 1), a larger proximity, or scale the inputs",
-                run.history,
-            )
+            raise self._divergence(run)
+
+    def _divergence(self, run: Run) -> DivergenceError:
+        run.history.stop_reason = "diverged"
+        return DivergenceError(
+            f"iteration {run.iteration + 1} is not finite; the model holds the weights of iteration {run.iteration} "
+            "(the best ones with restore_best). Use less inertia (below 1), a larger proximity, or scale the inputs",
+            run.history,
+        )
 
     def _record(self, run: Run, objective: Objective, evaluated: bool) -> Record:
         """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""
@@ -344,7 +344,11 @@ class IPDLAM:
 
 
 class DLAM(IPDLAM):
-    """Deep learning alternating minimisation: :class:`IPDLAM` without inertia and without proximal terms."""
+    """Deep learning alternating minimisation: :class:`IPDLAM` without inertia and without proximal terms.
+
+    It has the same default ridge. ``regularizer=None`` is the DLAM of the paper, whose weights are the least-squares
+    solutions of minimum norm.
+    """
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from ipdlam.linalg import aligned_empty
 from ipdlam.moments import Moments
 from ipdlam.prox.base import Activation, Loss, Regularizer
 
-PROX_ELEMENTS = 1 << 18
+PROX_ELEMENTS = 1 << 18  # numbers that a proximal operator works on at a time: its temporaries then fit the cache
 
 
 def inertial_point(current: Tensor, previous: Tensor, inertia: float) -> Tensor:
@@ -68,7 +68,7 @@ def update_W(
         B.add_(inertial_point(W.double(), W_previous.double(), beta), alpha=delta)
     if regularizer is None:
         return moments.AtA.solve(B, delta).to(W.dtype)
-    scale = regularizer.scale(rho, moments.n) / rho
+    scale = regularizer.scale_over_penalty(rho, moments.n)
     shift = delta + scale * regularizer.curvature
     if regularizer.is_quadratic:
         return moments.AtA.solve(B, shift).to(W.dtype)
@@ -83,14 +83,13 @@ def update_W(
 
 
 def update_b(moments: Moments, W: Tensor, b: Tensor, b_previous: Tensor, beta: float, delta: float) -> Tensor:
-    """``argmin_b ||Z - A W^T - 1 b^T||^2 + delta ||b - b_hat||^2 = (Z^T 1 - W A^T 1 + delta b_hat) / (N + delta)``.
+    """``argmin_b ||Z - A W^T - 1 b^T||^2 + delta ||b - b_hat||^2``: line 6, with the new ``W``.
 
-    Line 6.
+    It is ``(Z^T 1 - W A^T 1 + delta b_hat) / (N + delta)``.
     """
-    residual = moments.Zt1 - W.double() @ moments.At1
-    return ((residual + delta * inertial_point(b.double(), b_previous.double(), beta)) / (moments.n + delta)).to(
-        b.dtype
-    )
+    b_hat = inertial_point(b.double(), b_previous.double(), beta)
+    total = moments.Zt1 - W.double() @ moments.At1 + delta * b_hat
+    return (total / (moments.n + delta)).to(b.dtype)
 
 
 def update_a(
@@ -106,9 +105,9 @@ def update_a(
 ) -> Tensor:
     """``argmin_a ||a - sigma(z)||^2 + ||z_next - a W^T - b||^2 + delta ||a - a_hat||^2``: line 7.
 
-    ``W`` and ``b`` are those of the next layer. With ``a0 = (sigma(z) + delta a_hat) / (1 + delta)`` it is ``a0 +
-    (z_next - b - a0 W^T) K``, where ``K = W (W^T W + (1 + delta) I)^-1`` is :func:`ipdlam.linalg.gain`. The result
-    replaces ``a_previous``.
+    ``W`` and ``b`` are those of the next layer. With ``a0 = (sigma(z) + delta a_hat) / (1 + delta)`` it is
+    ``a0 + (z_next - b - a0 W^T) K``, where ``K = W (W^T W + (1 + delta) I)^-1`` is :func:`ipdlam.linalg.gain`.
+    The result replaces ``a_previous``.
     """
     a0 = torch.lerp(a_previous, a, 1.0 + gamma, out=a_previous).lerp_(sigma_z, 1.0 / (1.0 + delta))
     residual = aligned_empty(z_next.shape[0], z_next.shape[1], z_next.dtype, z_next.device)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ipdlam.prox.base import Activation, as_mask, check_number, select
+from ipdlam.checks import check_number
+from ipdlam.prox.base import Activation, as_mask, select
 from ipdlam.prox.smooth import Sigmoid, Softplus, Tanh
 
 

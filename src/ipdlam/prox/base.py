@@ -13,19 +13,12 @@ which trusts them (its inputs were checked once, and a non-finite iterate is cau
 
 from __future__ import annotations
 
-import math
-import numbers
-import sys
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
-
-# NumPy's scalars are numbers too; the type checker knows only Python's own.
-REAL: Any = numbers.Real
-INTEGRAL: Any = numbers.Integral
 
 
 def check_operands(r: float | Tensor, **tensors: Tensor) -> None:
@@ -73,7 +66,11 @@ class Activation(ABC):
         """``sigma(x)``, elementwise."""
 
     @abstractmethod
-    def _prox(self, w: Tensor, v: Tensor, r: float) -> Tensor: ...
+    def _prox(self, w: Tensor, v: Tensor, r: float) -> Tensor:
+        """What :meth:`prox` returns, for operands of one shape that are known to be good.
+
+        It must be the *global* minimiser, in a tensor of its own, and leave its operands alone.
+        """
 
     def prox(self, w: Tensor, v: Tensor, r: float) -> Tensor:
         """Global minimiser of ``(sigma(x) - w)^2 + r (x - v)^2`` over ``x``, elementwise."""
@@ -98,7 +95,8 @@ class Loss(ABC):
         """The loss of every sample: shape ``(N, d)`` in, ``(N,)`` out."""
 
     @abstractmethod
-    def _prox(self, targets: Tensor, v: Tensor, r: float) -> Tensor: ...
+    def _prox(self, targets: Tensor, v: Tensor, r: float) -> Tensor:
+        """What :meth:`prox` returns, for good operands, in a tensor of its own; the operands are left alone."""
 
     def prox(self, targets: Tensor, v: Tensor, r: float) -> Tensor:
         """Minimiser of ``L(targets, x) + (r / 2) ||x - v||^2`` over ``x``, row by row."""
@@ -143,7 +141,8 @@ class Regularizer(ABC):
         """``R(W)``, a scalar."""
 
     @abstractmethod
-    def _prox(self, v: Tensor, r: float | Tensor) -> Tensor: ...
+    def _prox(self, v: Tensor, r: float | Tensor) -> Tensor:
+        """What :meth:`prox` returns, for good operands, in a tensor of its own; the operands are left alone."""
 
     def prox(self, v: Tensor, r: float | Tensor) -> Tensor:
         """Minimiser of ``R(x) + (r / 2) ||x - v||^2``; ``r`` may hold one weight for every entry."""
@@ -164,25 +163,6 @@ class Regularizer(ABC):
         """What ``R`` is multiplied by in ``Phi``."""
         return penalty * samples if self.relative else 1.0
 
-
-def check_number(
-    name: str, value: float, low: float = -math.inf, high: float = math.inf, *, strict: bool = False
-) -> float:
-    """``value`` as a float if it is finite and in range; otherwise an error naming all three."""
-    if isinstance(value, bool) or not isinstance(value, REAL):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    number = float(value) if abs(value) <= sys.float_info.max else math.inf
-    inside = low < number <= high if strict else low <= number <= high
-    if not (math.isfinite(number) and inside):
-        bound = (f" {'>' if strict else '>='} {low:g}" if low > -math.inf else "") + (
-            f" and <= {high:g}" if high < math.inf else ""
-        )
-        raise ValueError(f"{name} must be a finite number{bound}, got {value!r}")
-    return number
-
-
-def check_integer(name: str, value: int, low: int) -> int:
-    """``value`` if it is an integer and at least ``low``; otherwise an error naming all three."""
-    if isinstance(value, bool) or not isinstance(value, INTEGRAL) or value < low:
-        raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
-    return int(value)
+    def scale_over_penalty(self, penalty: float, samples: float) -> float:
+        """:meth:`scale` divided by the penalty, as the W update needs it; exactly constant where it is relative."""
+        return samples if self.relative else 1.0 / penalty

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ipdlam.prox.base import Loss, check_number
+from ipdlam.checks import check_number
+from ipdlam.prox.base import Loss
 from ipdlam.prox.softmax import CrossEntropy
 
 LOGISTIC_STEPS = 40  # an upper limit: the loop ends when every element has converged

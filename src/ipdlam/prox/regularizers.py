@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ipdlam.prox.base import Regularizer, check_number
+from ipdlam.checks import check_number
+from ipdlam.prox.base import Regularizer
 
 
 @dataclass(frozen=True)

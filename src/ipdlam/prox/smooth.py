@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ipdlam.prox.base import Activation, as_mask, check_number, select
+from ipdlam.checks import check_number
+from ipdlam.prox.base import Activation, as_mask, select
 
 Function = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -335,6 +336,10 @@ class Softplus(Activation):
     @classmethod
     def from_module(cls, module: nn.Module) -> Softplus:
         assert isinstance(module, nn.Softplus)
+        if module.threshold < 20:
+            raise ValueError(
+                f"threshold must be at least 20, where the linear cut is below rounding, got {module.threshold}"
+            )
         return cls(float(module.beta))
 
     def value(self, x: Tensor) -> Tensor:

@@ -1,0 +1,35 @@
+"""Checks of numbers that a user gives: the error names the argument, the range and the value."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+from typing import Any
+
+# NumPy's scalars are numbers too; the type checker knows only Python's own.
+REAL: Any = numbers.Real
+INTEGRAL: Any = numbers.Integral
+
+
+def check_number(
+    name: str, value: float, low: float = -math.inf, high: float = math.inf, *, strict: bool = False
+) -> float:
+    """``value`` as a float if it is finite and in range; otherwise an error naming all three."""
+    if isinstance(value, bool) or not isinstance(value, REAL):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    number = float(value) if abs(value) <= sys.float_info.max else math.inf
+    inside = low < number <= high if strict else low <= number <= high
+    if not (math.isfinite(number) and inside):
+        bound = (f" {'>' if strict else '>='} {low:g}" if low > -math.inf else "") + (
+            f" and <= {high:g}" if high < math.inf else ""
+        )
+        raise ValueError(f"{name} must be a finite number{bound}, got {value!r}")
+    return number
+
+
+def check_integer(name: str, value: int, low: int) -> int:
+    """``value`` if it is an integer and at least ``low``; otherwise an error naming all three."""
+    if isinstance(value, bool) or not isinstance(value, INTEGRAL) or value < low:
+        raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
+    return int(value)
