@@ -22,7 +22,7 @@ import mnist
 from environment import environment
 from ipdlam.prox import Ridge
 
-STRENGTHS = (None, 1e-6, 1e-5, 1e-4)
+STRENGTHS = (None, 1e-5, 1e-4)
 SCALES = {
     "small": {"data": ("mnist", "fashion-mnist"), "hidden": 500, "iterations": 20},
     "smoke": {"data": ("digits",), "hidden": 50, "iterations": 3},

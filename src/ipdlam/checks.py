@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import sys
 from typing import Any
 
 # NumPy's scalars are numbers too; the type checker knows only Python's own.
@@ -18,7 +17,10 @@ def check_number(
     """``value`` as a float if it is finite and in range; otherwise an error naming all three."""
     if isinstance(value, bool) or not isinstance(value, REAL):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    number = float(value) if abs(value) <= sys.float_info.max else math.inf
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond the range of floats
+        number = math.inf
     inside = low < number <= high if strict else low <= number <= high
     if not (math.isfinite(number) and inside):
         bound = (f" {'>' if strict else '>='} {low:g}" if low > -math.inf else "") + (

@@ -27,5 +27,8 @@ class DivergenceError(ArithmeticError):
     """An iterate became non-finite. The model holds the last finite weights; ``history`` is the run up to them."""
 
     def __init__(self, message: str, history: History) -> None:
-        super().__init__(message)
+        super().__init__(message, history)
         self.history = history
+
+    def __str__(self) -> str:
+        return str(self.args[0])

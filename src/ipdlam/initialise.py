@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ipdlam.checks import check_integer
 from ipdlam.network import Network
 
 INITIALISATIONS = ("paper", "he")
@@ -19,8 +20,9 @@ def initialise(model: nn.Sequential, scheme: str = "paper", seed: int = 0) -> nn
     """
     if scheme not in INITIALISATIONS:
         raise ValueError(f"scheme must be one of {', '.join(INITIALISATIONS)}, got {scheme!r}")
+    check_integer("seed", seed, low=0)
     network = Network(model)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     W: dict[int, Tensor] = {}
     b: dict[int, Tensor | None] = {}
     for l in network.numbers:

@@ -122,7 +122,7 @@ def read_layers(model: nn.Sequential) -> tuple[Layer, ...]:
         raise UnsupportedModelError(
             f"model must be an nn.Sequential of Linear layers and activations, got {type(model).__name__}"
         )
-    by_module = {activation.module: activation for activation in ACTIVATIONS.values()}
+    by_module = {activation.module: activation for activation in ACTIVATIONS.values() if hasattr(activation, "module")}
     found: list[tuple[str, nn.Linear, Activation | None]] = []
     for name, module in flatten(model):
         if type(module) is nn.Linear:
@@ -160,6 +160,10 @@ def check_parameters(layers: tuple[Layer, ...]) -> None:
     owners: dict[int, str] = {}
     first = layers[0].linear.weight
     for layer, before in zip(layers, (None, *layers[:-1]), strict=True):
+        if layer.inputs == 0 or layer.outputs == 0:
+            raise UnsupportedModelError(
+                f"module {layer.name} (Linear) has {layer.inputs} inputs and {layer.outputs} outputs; it needs one"
+            )
         if before is not None and before.outputs != layer.inputs:
             raise UnsupportedModelError(
                 f"module {before.name} has {before.outputs} outputs but module {layer.name} takes {layer.inputs} inputs"

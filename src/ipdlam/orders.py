@@ -61,7 +61,7 @@ def resolve_order(order: str | Iterable[str | tuple[str, int]], layers: int) -> 
     if isinstance(order, str):
         if order not in ORDERS:
             raise ValueError(f"order must be one of {', '.join(ORDERS)} or a sequence of blocks, got {order!r}")
-        blocks = ORDERS[order](layers)
+        blocks = tuple(parse_block(item) for item in ORDERS[order](layers))
     elif isinstance(order, Iterable):
         blocks = tuple(parse_block(item) for item in order)
     else:

@@ -129,7 +129,8 @@ class IPDLAM:
         """One iteration of Algorithm 1; ``evaluate`` runs the model on the data for the record's losses and accuracies.
 
         The z updates that open the next iteration are made in the same pass over the data as the a updates that close
-        this one, and the objective is measured in between.
+        this one, and the objective is measured in between. The run keeps its own weights and writes them to the model:
+        what else changes the model's weights between two steps is overwritten. ``start`` takes them up.
         """
         run = self._whole_run()
         run.whole = False
@@ -168,7 +169,8 @@ class IPDLAM:
         ``restore_best`` leaves the weights of the best score; ``patience`` ends the run after so many evaluations
         without a better score; ``target_score`` ends it when reached (accuracy, or minus the mean loss for real
         targets; on validation data where given). Callbacks get each record and may raise :class:`ipdlam.StopTraining`.
-        Ctrl-C ends the run with what has been trained.
+        Ctrl-C ends the run with what has been trained, and ``fit`` returns as usual. ``step`` continues from the last
+        iterate, also after ``restore_best``.
         """
         stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
         checked = check_callbacks(callbacks)

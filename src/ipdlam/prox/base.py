@@ -23,7 +23,7 @@ from typing_extensions import Self
 
 def check_operands(r: float | Tensor, **tensors: Tensor) -> None:
     """Refuse what no prox is defined for: ``r <= 0``, infinities and NaN, integer, half and unequal precisions."""
-    weights = torch.as_tensor(r)
+    weights = torch.as_tensor(r, dtype=torch.float64)
     if not bool((torch.isfinite(weights) & (weights > 0)).all()):
         raise ValueError(f"r must be finite and > 0, got {r}")
     for name, tensor in tensors.items():
@@ -133,7 +133,7 @@ class Regularizer(ABC):
     fits any amount of data and any penalty schedule. ``relative=False`` is the plain ``R(W)`` of the paper.
     """
 
-    relative: bool
+    relative: bool = False
     curvature: float = 0.0  # the part (curvature / 2) ||W||^2, which the W update solves for in closed form
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -122,7 +123,7 @@ class Logistic(MarginLoss):
 
     def _prox(self, targets: Tensor, v: Tensor, r: float) -> Tensor:
         margin = (targets * v).double()
-        log_r = torch.tensor(r, dtype=margin.dtype, device=margin.device).log()
+        log_r = torch.full_like(margin, math.log(r))
         # Both are upper bounds of t; the second is sharp when r is small.
         u = torch.minimum(-log_r, torch.log((-margin).clamp_min(0.0) + torch.log1p(torch.exp(-log_r))))
         for _ in range(LOGISTIC_STEPS):

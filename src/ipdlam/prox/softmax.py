@@ -38,7 +38,8 @@ class CrossEntropy(Loss):
         log p_i + p_i / r = u_i - lam    and    sum_i p_i = 1.
 
     The sum is a convex, decreasing function of ``lam``, and ``logsumexp(u) - 1 / r`` is never above the root, so
-    Newton's method climbs to it from there without a line search, for logits of any size.
+    Newton's method climbs to it from there without a line search, for logits of any size. (Below ``r`` of some 1e-12
+    the digits of ``v`` are lost beside ``1 / r``.)
     """
 
     def value(self, targets: Tensor, x: Tensor) -> Tensor:
