@@ -19,6 +19,7 @@ LAYERS = [
     "ipdlam.errors",
     "ipdlam.checks",
     "ipdlam.prox.base",
+    "ipdlam.prox.search",
     "ipdlam.prox.smooth",
     "ipdlam.prox.activations",
     "ipdlam.prox.softmax",

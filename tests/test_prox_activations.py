@@ -51,6 +51,7 @@ from ipdlam.prox import (
     Sigmoid,
     Softplus,
     Tanh,
+    search,
     smooth,
 )
 
@@ -535,10 +536,10 @@ def test_at_most_twenty_evaluations(curve, dtype, monkeypatch):
     """
     calls: dict[Callable, int] = {}
     searches: dict[Callable, int] = {}
-    quick = 0
+    attempts: dict[Callable, int] = {}
 
     def count_in(name: str, charge: Callable[[Callable], None]) -> None:
-        solver = getattr(smooth, name)
+        solver = getattr(search, name)
 
         def counted(k, *operands, **options):
             def counting(x):
@@ -546,17 +547,17 @@ def test_at_most_twenty_evaluations(curve, dtype, monkeypatch):
                 return k(x)
 
             searches[k] = searches.get(k, 0) + 1
-            calls.setdefault(k, quick)
+            calls.setdefault(k, max(attempts.values(), default=0))
             return solver(counting, *operands, **options)
 
-        monkeypatch.setattr(smooth, name, counted)
+        for module in (search, smooth):
+            monkeypatch.setattr(module, name, counted)
 
     def charge_search(k: Callable) -> None:
         calls[k] += 1
 
     def charge_quick(k: Callable) -> None:
-        nonlocal quick
-        quick += 1
+        attempts[k] = attempts.get(k, 0) + 1
 
     count_in("increasing_root", charge_search)
     count_in("quick_root", charge_quick)
@@ -565,7 +566,7 @@ def test_at_most_twenty_evaluations(curve, dtype, monkeypatch):
     for r in [*WEIGHTS, *(steepest for *_, steepest in cusps(curve))]:
         calls.clear()
         searches.clear()
-        quick = 0
+        attempts.clear()
         curve.prox(w, v, r)
         direction = 1
         worst = max(worst, *(calls[k] + direction + (2 if searches[k] > 1 else 0) for k in calls))
