@@ -1084,3 +1084,27 @@ def test_initialise_repairs_a_model_of_nan():
         model[0].weight.fill_(math.nan)
     ipdlam.initialise(model)
     assert all(bool(torch.isfinite(weight).all()) for weight in weights(model))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [(nn.LeakyReLU(1.0), "slope"), (nn.LeakyReLU(-0.1), "slope"), (nn.Softplus(threshold=1), "threshold")],
+    ids=str,
+)
+def test_activations_with_bad_settings_are_named_with_their_place(module, reason):
+    model = nn.Sequential(nn.Linear(INPUTS, 4), module, nn.Linear(4, 3))
+    with pytest.raises(UnsupportedModelError, match=rf"module 1 \({type(module).__name__}\): {reason}"):
+        IPDLAM(model)
+
+
+def test_layers_without_units_are_refused():
+    with pytest.warns(UserWarning, match="zero-element"):
+        model = nn.Sequential(nn.Linear(INPUTS, 0), nn.ReLU(), nn.Linear(0, 3))
+    with pytest.raises(UnsupportedModelError, match=r"module 0 .* 0 outputs"):
+        IPDLAM(model)
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, "0", -1])
+def test_bad_seeds(seed):
+    with pytest.raises(ValueError, match="seed must be an integer >= 0"):
+        ipdlam.initialise(make_model([INPUTS, 4, 3]), "he", seed=seed)

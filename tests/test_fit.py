@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import pickle
 import time
 from contextlib import contextmanager
 
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ipdlam
 import ipdlam.trainer
-from ipdlam import DLAM, IPDLAM, DivergenceError, Record, StopTraining
+from ipdlam import DLAM, IPDLAM, DivergenceError, History, Record, StopTraining
 from ipdlam.evaluation import Evaluation
 from problems import make_data, make_model
 
@@ -753,3 +754,11 @@ def test_a_trained_model_can_go_on_with_gradients():
     IPDLAM(model).fit(X, Y, iterations=2)
     nn.functional.cross_entropy(model(X), Y).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_divergence_can_be_pickled():
+    """Sweeps in several processes send exceptions through pickle."""
+    error = DivergenceError("iteration 2 is not finite", History([], "diverged"))
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert again.history.stop_reason == "diverged"

@@ -93,8 +93,7 @@ def by_name(argument: str, given: str | T, registry: dict[str, type[T]], kind: t
         return registry[given]()
     if isinstance(given, kind):
         return given
-    if isinstance(given, type):
-        raise TypeError(f"{argument} must be an object, got the class {given.__name__}; write {given.__name__}()")
+    hint = f"; write {given.__name__}()" if isinstance(given, type) else ""
     raise ValueError(
-        f"{argument} must be one of {', '.join(registry)} or an ipdlam.prox.{kind.__name__}, got {given!r}"
+        f"{argument} must be one of {', '.join(registry)} or an ipdlam.prox.{kind.__name__}, got {given!r}{hint}"
     )
