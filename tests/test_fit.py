@@ -646,8 +646,13 @@ def test_huge_inputs_diverge_in_the_sums(order):
     assert all(bool((weight == 0).all()) for weight in weights(model))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("inertia", [3.0, 10.0])
+@pytest.mark.parametrize(
+    ("dtype", "inertia"),
+    [
+        (torch.float64, 1.5),  # in float32 this one wanders without ever becoming non-finite
+        *[(dtype, inertia) for dtype in (torch.float32, torch.float64) for inertia in (3.0, 10.0)],
+    ],
+)
 @pytest.mark.filterwarnings("ignore:inertia .* is 1 or more")
 def test_too_much_inertia_diverges_naturally(dtype, inertia):
     model = make_model([5, 6, 3], dtype=dtype)
