@@ -55,7 +55,7 @@ SCALES = {
         "threads": 1,
     },
 }
-PARTS = ("reverse", "fewer", "nested-reverse", "whole-array", "alignment")
+PARTS = ("reverse", "linearity", "nested-reverse", "whole-array", "alignment")
 
 
 def flops(widths: list[int], samples: int) -> float:
@@ -111,14 +111,30 @@ def measure_alignment(width: int, rows: int = 2000, repeats: int = 15) -> dict[s
     return {"part": "alignment", "width": width, "seconds": seconds}
 
 
+def measure_linearity(widths: list[int], sizes: tuple[int, int], iterations: int) -> dict[str, object]:
+    """Seconds of iterations at two numbers of samples, in turn, so that a slow moment of the machine hits both."""
+    trainers, seconds = {}, {samples: [] for samples in sizes}
+    for samples in sizes:
+        model, X, y = make_problem(widths, samples)
+        trainers[samples] = ipdlam.IPDLAM(model, penalty_growth=1.0, regularizer=None)
+        trainers[samples].start(X, y)
+    for _ in range(iterations):
+        for samples, trainer in trainers.items():
+            started = time.perf_counter()
+            trainer.step(evaluate=False)
+            seconds[samples].append(time.perf_counter() - started)
+    return {"part": "linearity", "samples": list(sizes), "seconds": [seconds[samples] for samples in sizes]}
+
+
 def measure(part: str, scale: str) -> dict[str, object]:
     """Seconds of every iteration of one part, with the SGEMM rate around each."""
     size = SCALES[scale]
     torch.set_num_threads(size["threads"])
     if part == "alignment":
         return measure_alignment(size["widths"][1])
-    widths, iterations = size["widths"], size["iterations"]
-    samples = size["fewer"] if part == "fewer" else size["samples"]
+    widths, iterations, samples = size["widths"], size["iterations"], size["samples"]
+    if part == "linearity":
+        return measure_linearity(widths, (samples, size["fewer"]), iterations)
     model, X, y = make_problem(widths, samples)
     rates, seconds, objectives = [sgemm_rate(size["square"], size["rate_seconds"])], [], []
     if part == "whole-array":
@@ -153,7 +169,13 @@ def measure(part: str, scale: str) -> dict[str, object]:
 
 def summarise(parts: dict[str, dict[str, object]], scale: str) -> dict[str, float]:
     """The figures that are promised, as ratios."""
-    median = {name: statistics.median(parts[name]["ratio_to_products"]) for name in PARTS if name != "alignment"}
+    rated = ("reverse", "nested-reverse", "whole-array")
+    median = {name: statistics.median(parts[name]["ratio_to_products"]) for name in rated}
+    linearity = parts["linearity"]
+    per_sample = [
+        statistics.median(spent) / samples
+        for samples, spent in zip(linearity["samples"], linearity["seconds"], strict=True)
+    ]
     reverse, products = parts["reverse"], parts["alignment"]["seconds"]
     return {
         "teraflop_per_iteration": flops(SCALES[scale]["widths"], SCALES[scale]["samples"]) / 1e12,
@@ -166,7 +188,7 @@ def summarise(parts: dict[str, dict[str, object]], scale: str) -> dict[str, floa
         "ratio_to_products": median["reverse"],
         "ratio_to_products_nested_reverse": median["nested-reverse"],
         "speedup_over_whole_arrays": median["whole-array"] / median["reverse"],
-        "per_sample_cost_of_N_over_fewer": median["reverse"] / median["fewer"],
+        "seconds_per_sample_ratio": per_sample[0] / per_sample[1],
         "aligned_rows_speedup": statistics.median(products["packed"]) / statistics.median(products["aligned"]),
         "peak_over_state": reverse["peak_bytes"] / reverse["state_bytes"],
         "peak_gigabytes": reverse["peak_bytes"] / 1e9,

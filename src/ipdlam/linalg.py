@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from ipdlam.errors import SolveError
 
 CACHE_LINE = 64  # bytes
+BLOCK_ELEMENTS = 1 << 18  # numbers that element-wise work takes at a time: its temporaries then fit the cache
 JITTERS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)  # in units of the rounding error of the matrix
 
 
@@ -22,6 +24,12 @@ def aligned_empty(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
     step = CACHE_LINE // dtype.itemsize
     width = -(-columns // step) * step
     return torch.empty(rows, width, dtype=dtype, device=device)[:, :columns]
+
+
+def row_blocks(matrix: Tensor) -> Iterator[slice]:
+    """All rows, in blocks for element-wise work: on whole chunks it would spend most of its time in page faults."""
+    rows = max(1, BLOCK_ELEMENTS // max(1, matrix.shape[1]))
+    return (slice(start, start + rows) for start in range(0, matrix.shape[0], rows))
 
 
 def cholesky(matrix: Tensor, rounding: float, name: str) -> Tensor:

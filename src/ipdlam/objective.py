@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ipdlam.linalg import row_blocks
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,12 @@ def weighted_sum(values: Tensor, weight: Tensor | None) -> float:
     return float(exact.sum() if weight is None else exact @ weight.double())
 
 
-def squared_norm(rows: Tensor, weight: Tensor | None) -> float:
-    """``sum_i weight_i ||row_i||^2``."""
-    return weighted_sum(torch.linalg.vector_norm(rows, dim=1).double().square(), weight)
+def squared_distance(x: Tensor, y: Tensor, weight: Tensor | None, f: Callable[[Tensor], Tensor] | None = None) -> float:
+    """``sum_i weight_i ||x_i - f(y_i)||^2`` over the rows; ``f`` is the identity unless given."""
+    distances = [
+        torch.linalg.vector_norm(x[rows] - (y[rows] if f is None else f(y[rows])), dim=1) for rows in row_blocks(x)
+    ]
+    return weighted_sum(torch.cat(distances).double().square(), weight)
 
 
 @dataclass

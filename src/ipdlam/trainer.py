@@ -17,7 +17,7 @@ from ipdlam.inputs import ArrayLike, Samples, check_samples
 from ipdlam.linalg import all_finite, gain
 from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.network import Network
-from ipdlam.objective import Objective, Tally, change_of, squared_norm, weighted_sum
+from ipdlam.objective import Objective, Tally, change_of, squared_distance, weighted_sum
 from ipdlam.orders import Block, Visit, plan
 from ipdlam.prox import Loss
 from ipdlam.run import Iterate, Run
@@ -236,9 +236,9 @@ class IPDLAM:
         l, network, delta = block.layer, self.network, self.settings.proximity
         previous = chunk.previous[block]
         if block.kind == "a":
-            sigma_z = network.activation(l).value(chunk.z(l))
             update_a(
-                sigma_z,
+                network.activation(l),
+                chunk.z(l),
                 chunk.a(l),
                 previous,
                 z_next=chunk.z(l + 1),
@@ -266,14 +266,14 @@ class IPDLAM:
         for l in self.network.numbers:
             z, z_previous = chunk.z(l), chunk.previous[Block("z", l)]
             P = run.preactivation(chunk, l)
-            tally.linear_gap[l] += squared_norm(z - P, weight)
+            tally.linear_gap[l] += squared_distance(z, P, weight)
             if moving:
-                tally.z_change += squared_norm(z - z_previous, weight)
+                tally.z_change += squared_distance(z, z_previous, weight)
             if l < len(self.network):
                 a = chunk.a(l)
-                tally.activation_gap[l] += squared_norm(a - self.network.activation(l).value(z), weight)
+                tally.activation_gap[l] += squared_distance(a, z, weight, self.network.activation(l).value)
                 if moving:
-                    tally.a_change += squared_norm(a - chunk.previous[Block("a", l)], weight)
+                    tally.a_change += squared_distance(a, chunk.previous[Block("a", l)], weight)
             else:
                 tally.loss += weighted_sum(
                     settings.loss.value(samples.targets(settings.loss, chunk.rows, z.shape[1]), z), weight

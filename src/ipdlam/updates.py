@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from ipdlam.composite import accelerated_proximal_gradient, tolerance_for
-from ipdlam.linalg import aligned_empty
+from ipdlam.linalg import aligned_empty, row_blocks
 from ipdlam.moments import Moments
 from ipdlam.prox.base import Activation, Loss, Regularizer
-
-PROX_ELEMENTS = 1 << 18  # numbers that a proximal operator works on at a time: its temporaries then fit the cache
 
 
 def inertial_point(current: Tensor, previous: Tensor, inertia: float) -> Tensor:
@@ -28,17 +26,16 @@ def aim_z(P: Tensor, z: Tensor, z_previous: Tensor, alpha: float, delta: float) 
 
     The result replaces ``z_previous``.
     """
-    torch.lerp(z_previous, z, 1.0 + alpha, out=z_previous)
-    return z_previous.lerp_(P, 1.0 / (1.0 + delta))
+    for rows in row_blocks(z):
+        z_hat = torch.lerp(z_previous[rows], z[rows], 1.0 + alpha, out=z_previous[rows])
+        z_hat.lerp_(P[rows], 1.0 / (1.0 + delta))
+    return z_previous
 
 
 def update_hidden_z(activation: Activation, a: Tensor, V: Tensor, delta: float) -> Tensor:
     """``argmin_z ||a - sigma(z)||^2 + (1 + delta) ||z - V||^2``: line 4. The result replaces ``V``."""
-    # In blocks whose temporaries stay in the cache: whole chunks would spend most of their time in page faults.
-    rows = max(1, PROX_ELEMENTS // V.shape[1])
-    for start in range(0, V.shape[0], rows):
-        block = slice(start, start + rows)
-        V[block] = activation._prox(a[block], V[block], 1.0 + delta)
+    for rows in row_blocks(V):
+        V[rows] = activation._prox(a[rows], V[rows], 1.0 + delta)
     return V
 
 
@@ -93,7 +90,8 @@ def update_b(moments: Moments, W: Tensor, b: Tensor, b_previous: Tensor, beta: f
 
 
 def update_a(
-    sigma_z: Tensor,
+    activation: Activation,
+    z: Tensor,
     a: Tensor,
     a_previous: Tensor,
     z_next: Tensor,
@@ -109,7 +107,10 @@ def update_a(
     ``a0 + (z_next - b - a0 W^T) K``, where ``K = W (W^T W + (1 + delta) I)^-1`` is :func:`ipdlam.linalg.gain`.
     The result replaces ``a_previous``.
     """
-    a0 = torch.lerp(a_previous, a, 1.0 + gamma, out=a_previous).lerp_(sigma_z, 1.0 / (1.0 + delta))
+    for rows in row_blocks(a):
+        a_hat = torch.lerp(a_previous[rows], a[rows], 1.0 + gamma, out=a_previous[rows])
+        a_hat.lerp_(activation.value(z[rows]), 1.0 / (1.0 + delta))
+    a0 = a_previous
     residual = aligned_empty(z_next.shape[0], z_next.shape[1], z_next.dtype, z_next.device)
     torch.sub(z_next, 0.0 if b is None else b, out=residual)
     residual.addmm_(a0, W.mT, alpha=-1.0)
