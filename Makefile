@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
+DATA ?= digits
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check format bench docs clean
@@ -16,8 +17,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY) ## train on the digits of scikit-learn with iPDLAM and DLAM and compare them
-	$(BIN)/python examples/compare_on_digits.py
+demo: $(READY) ## train iPDLAM, DLAM and Adam on the embedded digits and compare them; DATA=mnist on MNIST
+	$(BIN)/ipdlam compare $(DATA) --iterations 40
 
 test: $(READY) ## the test suite, with doctests, README code and examples
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n $(JOBS)

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 import ipdlam
-from environment import environment, peak_memory
+from ipdlam.environment import environment, peak_memory
 from ipdlam.linalg import aligned_empty
 from whole_array import WholeArrayIPDLAM
 

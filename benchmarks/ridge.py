@@ -19,7 +19,7 @@ from torch import nn
 
 import ipdlam
 import mnist
-from environment import environment
+from ipdlam.environment import environment
 from ipdlam.prox import Ridge
 
 STRENGTHS = (None, 1e-5, 1e-4)

@@ -84,7 +84,22 @@ def ridge_table(result: dict) -> list[str]:
     return [*lines, "", f"Test accuracy in %, 784-{hidden}-{hidden}-10, one seed. {origin(result)}"]
 
 
-TABLES = {"iteration": iteration_table, "ridge": ridge_table}
+def demo_table(result: dict) -> list[str]:
+    """The comparison that ``make demo`` prints."""
+    lines = ["| method | iterations | seconds | training | test | best test | Phi |", "|---|---|---|---|---|---|---|"]
+    for row in result["rows"]:
+        accuracies = [f"{100 * row[name]:.2f} %" for name in ("train_accuracy", "accuracy", "best_accuracy")]
+        lines.append(
+            f"| {row['method']} | {row['iterations']} | {row['seconds']:.1f} | {' | '.join(accuracies)} at "
+            f"{row['best_iteration']} | {row['objective']:.3g} |"
+        )
+    network = "-".join(str(width) for width in result["network"])
+    about = f"{result['config']['data']}, {result['samples']} training images, {network}, one seed; Adam in batches of "
+    about += f"{result['batch_size']} at {result['learning_rate']:g}. {origin(result)}"
+    return [*lines, "", about]
+
+
+TABLES = {"demo": demo_table, "iteration": iteration_table, "ridge": ridge_table}
 
 
 def with_tables(text: str) -> str:

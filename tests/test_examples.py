@@ -18,9 +18,10 @@ def run(*arguments):
     return answer.stdout
 
 
-def test_digits_comparison():
-    printed = run("examples/compare_on_digits.py", "--hidden", "20", "--iterations", "3")
-    assert all(name in printed for name in ("iPDLAM", "DLAM", "Phi", "best test"))
+def test_save_and_resume():
+    printed = run("examples/save_and_resume.py")
+    assert "kept: iteration-00000005, iteration-00000010" in printed
+    assert "bit for bit the run that never stopped: True" in printed
 
 
 def test_every_example_is_run_here():

@@ -503,7 +503,7 @@ def test_interrupt_in_a_callback(order):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("chunks_done", [0, 2])
 def test_interrupt_in_the_middle_of_a_pass(monkeypatch, order, chunks_done):
-    real = ipdlam.trainer.update_a
+    real = ipdlam.passes.update_a
     calls = {"armed": False, "left": chunks_done}
 
     def interrupted(*args, **keywords):
@@ -520,7 +520,7 @@ def test_interrupt_in_the_middle_of_a_pass(monkeypatch, order, chunks_done):
     snapshots = Snapshots(model)
     trainer = IPDLAM(model, order=order, chunk_size=16)
     with monkeypatch.context() as patch, no_stray_interrupt():
-        patch.setattr(ipdlam.trainer, "update_a", interrupted)
+        patch.setattr(ipdlam.passes, "update_a", interrupted)
         history = trainer.fit(X, Y, iterations=9, callbacks=[snapshots, arm])
     assert calls["left"] == 0
     assert len(history) == 1
@@ -564,14 +564,15 @@ def test_interrupt_in_the_middle_of_a_pass_leaves_the_best_weights_if_asked(monk
 
 def poison_from(monkeypatch, name, value, iteration):
     """A callback after which an update of the trainer gives ``value``; what it returns is written in place too."""
-    real = getattr(ipdlam.trainer, name)
+    home = ipdlam.trainer if hasattr(ipdlam.trainer, name) else ipdlam.passes
+    real = getattr(home, name)
 
     def poisoned(*args, **keywords):
         return real(*args, **keywords).fill_(value)
 
     def arm(record):
         if record.iteration == iteration:
-            monkeypatch.setattr(ipdlam.trainer, name, poisoned)
+            monkeypatch.setattr(home, name, poisoned)
 
     return arm
 

@@ -1,16 +1,42 @@
 """ipdlam: neural networks trained by alternating minimisation instead of back-propagation."""
 
-from ipdlam import prox
-from ipdlam.errors import DivergenceError, SolveError, StopTraining, UnsupportedModelError
-from ipdlam.history import History, Record
-from ipdlam.initialise import initialise
-from ipdlam.objective import Objective
-from ipdlam.trainer import DLAM, IPDLAM
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ipdlam.version import __version__
+
+if TYPE_CHECKING:
+    from ipdlam import baselines, callbacks, checkpoint, datasets, prox
+    from ipdlam.errors import CheckpointError, DivergenceError, SolveError, StopTraining, UnsupportedModelError
+    from ipdlam.history import History, Record
+    from ipdlam.initialisation import initialise
+    from ipdlam.objective import Objective
+    from ipdlam.trainer import DLAM, IPDLAM
+
+# Imported when they are first used: `ipdlam --help` does not wait for torch.
+HOMES = {
+    "baselines": "ipdlam.baselines",
+    "callbacks": "ipdlam.callbacks",
+    "checkpoint": "ipdlam.checkpoint",
+    "datasets": "ipdlam.datasets",
+    "prox": "ipdlam.prox",
+    "CheckpointError": "ipdlam.errors",
+    "DivergenceError": "ipdlam.errors",
+    "SolveError": "ipdlam.errors",
+    "StopTraining": "ipdlam.errors",
+    "UnsupportedModelError": "ipdlam.errors",
+    "History": "ipdlam.history",
+    "Record": "ipdlam.history",
+    "initialise": "ipdlam.initialisation",
+    "Objective": "ipdlam.objective",
+    "DLAM": "ipdlam.trainer",
+    "IPDLAM": "ipdlam.trainer",
+}
 
 __all__ = [
     "DLAM",
     "IPDLAM",
+    "CheckpointError",
     "DivergenceError",
     "History",
     "Objective",
@@ -19,6 +45,23 @@ __all__ = [
     "StopTraining",
     "UnsupportedModelError",
     "__version__",
+    "baselines",
+    "callbacks",
+    "checkpoint",
+    "datasets",
     "initialise",
     "prox",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'ipdlam' has no attribute {name!r}")
+    home = import_module(HOMES[name])
+    found = home if home.__name__ == f"ipdlam.{name}" else getattr(home, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

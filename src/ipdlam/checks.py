@@ -1,7 +1,8 @@
-"""Checks of numbers that a user gives: the error names the argument, the range and the value."""
+"""Checks of what a user gives: the error names the argument, the range and the value."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
 from typing import Any
@@ -35,3 +36,8 @@ def check_integer(name: str, value: int, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, INTEGRAL) or value < low:
         raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
     return int(value)
+
+
+def fields_of(thing: Any) -> dict[str, Any]:
+    """The fields of a dataclass, in plain types; nothing for what is none."""
+    return dataclasses.asdict(thing) if dataclasses.is_dataclass(thing) and not isinstance(thing, type) else {}

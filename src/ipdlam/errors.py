@@ -16,6 +16,14 @@ class SolveError(ArithmeticError):
     """A linear system of the method could not be solved."""
 
 
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or what was found is not a whole one that fits."""
+
+
+class DataError(ValueError):
+    """A data set is missing, damaged or not in a known format."""
+
+
 class StopTraining(Exception):
     """Raise it in a callback to end ``fit`` after the current iteration.
 

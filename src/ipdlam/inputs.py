@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from dataclasses import dataclass
 from typing import Union
@@ -14,6 +15,7 @@ from ipdlam.network import Network
 from ipdlam.prox import Loss
 
 ArrayLike = Union[Tensor, np.ndarray]
+ValidationData = Union[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike, Union[ArrayLike, None]]]
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
@@ -41,6 +43,19 @@ class Samples:
     def rows(self, chunk_size: int) -> list[slice]:
         """Consecutive slices of at most ``chunk_size`` rows."""
         return [slice(start, min(start + chunk_size, len(self))) for start in range(0, len(self), chunk_size)]
+
+    def fingerprint(self) -> dict[str, str | None]:
+        """The sha256 of every array, with its type and shape: what tells data that were changed."""
+        arrays = {"X": self.X, "y": self.y, "sample_weight": self.weight}
+        return {name: None if array is None else digest(array) for name, array in arrays.items()}
+
+
+def digest(array: Tensor) -> str:
+    """The sha256 of an array's type, shape and numbers."""
+    found = hashlib.sha256(f"{array.dtype} {tuple(array.shape)}".encode())
+    for start in range(0, array.shape[0], 4096):
+        found.update(array[start : start + 4096].cpu().contiguous().numpy().data)
+    return found.hexdigest()
 
 
 def check_samples(
@@ -74,6 +89,15 @@ def check_samples(
         goal = to_model(f"{prefix}y", check_real_targets(f"{prefix}y", outputs, network.outputs), network)
         loss.check_targets(goal)
     return Samples(ready, goal, weight)
+
+
+def check_validation(network: Network, loss: Loss, validation_data: ValidationData) -> Samples:
+    """The samples that a run is scored on."""
+    if not isinstance(validation_data, (tuple, list)) or len(validation_data) not in (2, 3):
+        raise ValueError("validation_data must be (X, y) or (X, y, sample_weight)")
+    X, y = validation_data[:2]
+    weight = validation_data[2] if len(validation_data) == 3 else None
+    return check_samples(network, loss, X, y, weight, prefix="validation ")
 
 
 def as_tensor(name: str, array: ArrayLike) -> Tensor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
+
+from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import StopTraining
@@ -12,6 +14,7 @@ from ipdlam.history import History, Record
 from ipdlam.network import Network
 
 Callback = Callable[[Record], Any]
+Weights = tuple[dict[int, Tensor], dict[int, Union[Tensor, None]]]  # W and b by layer
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,15 @@ class Stopping:
             check_number("target_score", self.target_score)
 
 
+@dataclass
+class Progress:
+    """What the loop remembers from one iteration to the next."""
+
+    best_score: float | None = None
+    best_weights: Weights | None = None  # kept where the best iterate is to be restored
+    unimproved: int = 0  # evaluations since the best score
+
+
 def check_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     """The callbacks as a tuple, each of them callable."""
     if not isinstance(callbacks, Iterable):
@@ -51,33 +63,30 @@ def run_loop(
     network: Network,
     history: History,
     stopping: Stopping,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Iterable[Callback],
+    progress: Progress,
 ) -> History:
-    """Take up to ``stopping.iterations`` steps; ``step(evaluate)`` trains the network and records it in ``history``.
+    """Step until ``history`` holds ``stopping.iterations`` records; ``step(evaluate)`` trains and adds one.
 
     Scores are :attr:`Record.score`. Whatever ends the run, the model holds the weights of a finished iteration: the
     last one, or with ``restore_best`` the one of the highest score. Ctrl-C ends it like any other reason.
     """
-    best_score: float | None = None
-    best_weights = None
-    unimproved = 0
     reason = "iterations"
     try:
-        for number in range(1, stopping.iterations + 1):
+        for number in range(len(history) + 1, stopping.iterations + 1):
             record = step(number % stopping.evaluate_every == 0 or number == stopping.iterations)
             score = record.score
-            if score is not None and (best_score is None or score > best_score):
-                best_score, unimproved = score, 0
-                if stopping.restore_best:
-                    best_weights = network.read()
+            if score is not None and (progress.best_score is None or score > progress.best_score):
+                progress.best_score, progress.unimproved = score, 0
+                progress.best_weights = network.read() if stopping.restore_best else None
             elif score is not None:
-                unimproved += 1
+                progress.unimproved += 1
             for callback in callbacks:
                 callback(record)
             if stopping.target_score is not None and score is not None and score >= stopping.target_score:
                 reason = "target_score"
                 break
-            if stopping.patience is not None and unimproved >= stopping.patience:
+            if stopping.patience is not None and progress.unimproved >= stopping.patience:
                 reason = "patience"
                 break
     except StopTraining as stop:
@@ -88,7 +97,7 @@ def run_loop(
         history.stop_reason = history.stop_reason or type(error).__name__
         raise
     finally:
-        if best_weights is not None:
-            network.write(*best_weights)
+        if stopping.restore_best and progress.best_weights is not None:
+            network.write(*progress.best_weights)
     history.stop_reason = reason
     return history

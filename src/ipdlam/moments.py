@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,6 +58,7 @@ class MomentSums:
         self._At1 = torch.zeros(inputs, dtype=torch.float64, device=device)
         self._Zt1 = torch.zeros(outputs, dtype=torch.float64, device=device)
         self._name = name
+        self._rounding = torch.finfo(dtype).eps
         self._constant_input = constant_input
         self._known_input: tuple[Gram, Tensor] | None = None
         self._n = 0.0
@@ -81,8 +83,7 @@ class MomentSums:
     def take(self) -> Moments:
         """The moments of all rows since the last call."""
         if self._known_input is None:
-            rounding = torch.finfo(self._AtA.partial.dtype).eps
-            AtA, At1 = Gram(complete_symmetric(self._AtA.take()), rounding, self._name), self._At1.clone()
+            AtA, At1 = Gram(complete_symmetric(self._AtA.take()), self._rounding, self._name), self._At1.clone()
             if self._constant_input:  # the data themselves: summed and factorised once in a run
                 self._known_input = (AtA, At1)
         else:
@@ -92,3 +93,21 @@ class MomentSums:
         self._Zt1.zero_()
         self._n, self._rows = 0.0, 0
         return moments
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The sums themselves, by name: with :meth:`counters`, all that a saved run needs of them."""
+        found = {"ZtA.partial": self._ZtA.partial, "ZtA.total": self._ZtA.total, "Zt1": self._Zt1}
+        if self._known_input is not None:
+            return {**found, "input.AtA": self._known_input[0].matrix, "input.At1": self._known_input[1]}
+        return {**found, "AtA.partial": self._AtA.partial, "AtA.total": self._AtA.total, "At1": self._At1}
+
+    def counters(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {"n": self._n, "rows": self._rows, "known_input": self._known_input is not None}
+
+    def restore(self, counters: dict[str, Any]) -> None:
+        """Make :meth:`tensors` those of a run with these counters, to be filled."""
+        self._n, self._rows = float(counters["n"]), int(counters["rows"])
+        self._known_input = None
+        if counters["known_input"]:
+            self._known_input = (Gram(self._AtA.taken, self._rounding, self._name), torch.zeros_like(self._At1))

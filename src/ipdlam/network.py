@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ipdlam.checks import fields_of
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.prox import ACTIVATIONS, Activation, Identity
 
@@ -78,6 +80,21 @@ class Network:
         assert activation is not None
         return activation
 
+    def to_dict(self) -> dict[str, Any]:
+        """The architecture in plain JSON types."""
+        return {
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "layers": [
+                {
+                    "inputs": layer.inputs,
+                    "outputs": layer.outputs,
+                    "bias": layer.linear.bias is not None,
+                    "activation": None if layer.activation is None else describe_activation(layer.activation),
+                }
+                for layer in self.layers
+            ],
+        }
+
     def read(self) -> tuple[dict[int, Tensor], dict[int, Tensor | None]]:
         """Copies of the weights and biases, by layer."""
         for layer in self.layers:
@@ -105,6 +122,11 @@ class Network:
             linear.weight.copy_(W[l])
             if bias is not None:
                 linear.bias.copy_(bias)
+
+
+def describe_activation(activation: Activation) -> dict[str, Any]:
+    """Its class and parameters in plain JSON types."""
+    return {"name": type(activation).__name__, **fields_of(activation)}
 
 
 def flatten(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

@@ -50,6 +50,12 @@ class Objective:
             "lyapunov": self.lyapunov,
         }
 
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Objective:
+        """From its fields, also after a trip through JSON, which turns tuples into lists."""
+        gaps: dict[str, Any] = {name: tuple(fields[name]) for name in ("linear_gap", "activation_gap")}
+        return cls(**{**fields, **gaps})
+
     @property
     def is_finite(self) -> bool:
         """Whether the variables are finite. (A constraint on W may well be violated, and R infinite, at the start.)"""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, TypeVar, Union
 
-from ipdlam.checks import check_integer, check_number
+from ipdlam.checks import check_integer, check_number, fields_of
 from ipdlam.orders import Order, resolve_order
 from ipdlam.prox import LOSSES, REGULARIZERS, Loss, Regularizer
 from ipdlam.schedules import PenaltySchedule
@@ -53,6 +54,55 @@ class Settings:
             warnings.warn(
                 "inertia acts through the proximal term, so it has no effect at proximity 0", UserWarning, stacklevel=5
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; losses and regularisers by their names in the registries."""
+        return {
+            "loss": describe("loss", self.loss, LOSSES),
+            "regularizers": [describe("regularizer", R, REGULARIZERS) for R in self.regularizers],
+            "inertia": list(self.inertia),
+            "proximity": self.proximity,
+            "penalty": dataclasses.asdict(self.penalty),
+            "order": [str(block) for block in self.order],
+            "chunk_size": self.chunk_size,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Settings:
+        """The inverse of :meth:`to_dict`."""
+        return cls(
+            rebuild("loss", fields["loss"], LOSSES),
+            tuple(None if R is None else rebuild("regularizer", R, REGULARIZERS) for R in fields["regularizers"]),
+            Inertia(*fields["inertia"]),
+            fields["proximity"],
+            PenaltySchedule(**fields["penalty"]),
+            resolve_order(fields["order"], len(fields["regularizers"])),
+            fields["chunk_size"],
+        )
+
+
+def describe(argument: str, thing: Any, registry: Mapping[str, type]) -> dict[str, Any] | None:
+    """The name of a registered object with its fields."""
+    if thing is None:
+        return None
+    for name, kind in registry.items():
+        if type(thing) is kind:
+            return {"name": name, **fields_of(thing)}
+    raise ValueError(
+        f"{argument} {thing!r} is in no registry, so it cannot be saved; add its class to "
+        f"ipdlam.prox.{'LOSSES' if registry is LOSSES else 'REGULARIZERS'}"
+    )
+
+
+def rebuild(argument: str, described: dict[str, Any], registry: Mapping[str, type[T]]) -> T:
+    """The inverse of :func:`describe`."""
+    fields = dict(described)
+    name = fields.pop("name")
+    if name not in registry:
+        raise ValueError(
+            f"{argument} {name!r} is in no registry here (known: {', '.join(registry)}); register it first"
+        )
+    return registry[name](**fields)
 
 
 def resolve_settings(

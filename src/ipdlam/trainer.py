@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from typing_extensions import Self
 
-from ipdlam.errors import DivergenceError, SolveError
+from ipdlam.checkpoint import differences, read_checkpoint, refuse_differences, state_bytes, write_checkpoint
+from ipdlam.checks import check_integer
+from ipdlam.errors import CheckpointError, DivergenceError, SolveError
 from ipdlam.evaluation import evaluate
 from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, Samples, check_samples
-from ipdlam.linalg import all_finite, gain
+from ipdlam.inputs import ArrayLike, ValidationData, check_samples, check_validation
+from ipdlam.linalg import all_finite
 from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.network import Network
-from ipdlam.objective import Objective, Tally, change_of, squared_distance, weighted_sum
-from ipdlam.orders import Block, Visit, plan
+from ipdlam.objective import Objective, Tally
+from ipdlam.orders import Visit, plan
+from ipdlam.passes import objective_of, pass_over
 from ipdlam.prox import Loss
-from ipdlam.run import Iterate, Run
+from ipdlam.run import Iterate, Run, named
 from ipdlam.schedules import PenaltySchedule
-from ipdlam.settings import RegularizerLike, resolve_settings
-from ipdlam.shards import Chunk, default_chunk_size
-from ipdlam.updates import aim_z, update_a, update_b, update_hidden_z, update_output_z, update_W
-
-ValidationData = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
+from ipdlam.settings import RegularizerLike, Settings, resolve_settings
+from ipdlam.shards import default_chunk_size
+from ipdlam.updates import update_b, update_W
+from ipdlam.version import __version__
 
 
 class IPDLAM:
@@ -77,10 +81,8 @@ class IPDLAM:
         self.network = Network(model)
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         schedule = PenaltySchedule(penalty, penalty_growth, penalty_max)
-        self.settings = resolve_settings(
-            len(self.network), loss, regularizer, inertia, proximity, schedule, order, rows
-        )
-        self.plan = plan(self.settings.order)
+        layers = len(self.network)
+        self._adopt(resolve_settings(layers, loss, regularizer, inertia, proximity, schedule, order, rows))
         self._run: Run | None = None
 
     @property
@@ -115,11 +117,11 @@ class IPDLAM:
         """Check the data, and initialise z and a by one forward pass of the model as it is."""
         self.network, settings = self._read_again(), self.settings
         samples = check_samples(self.network, settings.loss, X, y, sample_weight)
-        validation = None if validation_data is None else self._check_validation(validation_data)
+        validation = None if validation_data is None else check_validation(self.network, settings.loss, validation_data)
         started = time.perf_counter()
         self._run = run = Run.begin(self.network, samples, validation, settings.chunk_size)
         penalty = settings.penalty.at(1)
-        run.objective = self._objective(run, self._visit(run, self.plan.opening, penalty, penalty), penalty)
+        run.objective = objective_of(run, self.settings, self._visit(run, self.plan.opening, penalty, penalty), penalty)
         self._check_finite(run, run.objective.is_finite)
         run.seconds = time.perf_counter() - started
         run.whole = True
@@ -141,7 +143,7 @@ class IPDLAM:
             for layer in stage.solves:
                 self._update_weights(run, layer, rho)  # lines 2 and 6
             tally = self._visit(run, stage.visit, rho, next_rho)  # lines 1, 3, 4, 5 and 7, chunk by chunk
-        objective = self._objective(run, tally, rho)
+        objective = objective_of(run, self.settings, tally, rho)
         self._check_finite(run, objective.is_finite)
         self.network.write(run.W, run.b)
         run.objective = objective
@@ -169,13 +171,120 @@ class IPDLAM:
         ``restore_best`` leaves the weights of the best score; ``patience`` ends the run after so many evaluations
         without a better score; ``target_score`` ends it when reached (accuracy, or minus the mean loss for real
         targets; on validation data where given). Callbacks get each record and may raise :class:`ipdlam.StopTraining`.
-        Ctrl-C ends the run with what has been trained, and ``fit`` returns as usual. ``step`` continues from the last
-        iterate, also after ``restore_best``.
+        Ctrl-C ends the run with what has been trained, and ``fit`` returns as usual. ``continue_fit`` and ``step`` go
+        on from the last iterate, also after ``restore_best``.
         """
         stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
         checked = check_callbacks(callbacks)
         self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
-        return run_loop(lambda evaluate: self.step(evaluate=evaluate), self.network, self.history, stopping, checked)
+        return self._loop(stopping, checked)
+
+    def continue_fit(
+        self,
+        *,
+        iterations: int = 50,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Up to ``iterations`` more steps of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``."""
+        run = self._whole_run()
+        check_integer("iterations", iterations, 0)
+        stopping = Stopping(len(run.history) + iterations, restore_best, patience, target_score, evaluate_every)
+        self.network.write(run.W, run.b)
+        return self._loop(stopping, check_callbacks(callbacks))
+
+    def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
+        """Write a checkpoint, a folder, from which :meth:`load` continues as if nothing had happened.
+
+        It holds every variable of every sample; ``light`` keeps the weights, the settings and the history alone. The
+        folder appears when it is whole; an older checkpoint of that name is replaced then. A full disk or a missing
+        folder raises :class:`ipdlam.CheckpointError`, and training can go on.
+        """
+        run = self._whole_run()
+        tensors = run.weights() if light else run.tensors()
+        content = {
+            "kind": "light" if light else "exact",
+            "ipdlam": __version__,
+            "settings": self.settings.to_dict(),
+            "network": self.network.to_dict(),
+            "data": run.fingerprints(),
+            "run": run.counters(),
+        }
+        write_checkpoint(Path(path), tensors, content)
+
+    def checkpoint_bytes(self, *, light: bool = False) -> int:
+        """About how large :meth:`save` makes a checkpoint."""
+        run = self._started()
+        return state_bytes(run.weights() if light else run.tensors())
+
+    @classmethod
+    @torch.no_grad()
+    def load(
+        cls,
+        path: str | PathLike[str],
+        model: nn.Sequential,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> Self:
+        """A trainer with the settings of a checkpoint, whose weights are written to ``model``.
+
+        With the data it was trained on, ``step`` and ``continue_fit`` go on with the very numbers of the saved run;
+        other data are refused. Without data, ``fit`` and ``start`` begin from the saved weights. ``path`` is a
+        checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one is taken.
+        """
+        checkpoint = read_checkpoint(Path(path))
+        content = checkpoint.content
+        trainer = cls(model)
+        network = trainer.network
+        with checkpoint.understood():
+            refuse_differences(checkpoint, differences(content["network"], network.to_dict(), "the model's"))
+            settings, kind, data, counters = (content[name] for name in ("settings", "kind", "data", "run"))
+            trainer._adopt(Settings.from_dict(settings))
+            if len(trainer.settings.regularizers) != len(network):
+                raise ValueError("its settings are those of another network")
+        if X is None or y is None:
+            W, b = network.read()
+            checkpoint.copy_into(named("", W, b), only=True)
+            network.write(W, b)
+            return trainer
+        if kind != "exact":
+            raise CheckpointError(
+                f"{checkpoint.path} is a light checkpoint, without the variables of the samples; load it without data "
+                "and call fit"
+            )
+        loss = trainer.settings.loss
+        samples = check_samples(network, loss, X, y, sample_weight)
+        validation = None if validation_data is None else check_validation(network, loss, validation_data)
+        run = Run.allocate(network, samples, validation, trainer.settings.chunk_size)
+        refuse_differences(checkpoint, differences(data, run.fingerprints(), "the sha256 of"))
+        with checkpoint.understood():
+            run.restore(counters, network)
+        checkpoint.copy_into(run.tensors())
+        network.write(run.W, run.b)
+        run.whole = True
+        trainer._run = run
+        return trainer
+
+    def _loop(self, stopping: Stopping, callbacks: tuple[Callback, ...]) -> History:
+        run = self._started()
+        return run_loop(
+            lambda evaluate: self.step(evaluate=evaluate),
+            self.network,
+            run.history,
+            stopping,
+            callbacks,
+            run.progress,
+        )
+
+    def _adopt(self, settings: Settings) -> None:
+        self.settings = settings
+        self.plan = plan(settings.order)
 
     def _started(self) -> Run:
         if self._run is None:
@@ -200,86 +309,11 @@ class IPDLAM:
             )
         return network
 
-    def _check_validation(self, validation_data: ValidationData) -> Samples:
-        if not isinstance(validation_data, (tuple, list)) or len(validation_data) not in (2, 3):
-            raise ValueError("validation_data must be (X, y) or (X, y, sample_weight)")
-        X, y = validation_data[:2]
-        weight = validation_data[2] if len(validation_data) == 3 else None
-        return check_samples(self.network, self.settings.loss, X, y, weight, prefix="validation ")
-
     def _visit(self, run: Run, visit: Visit, rho: float, next_rho: float) -> Tally:
-        """One pass over the data."""
-        tally = Tally()
-        gains = self._gains(run, (*visit.before, *visit.after))
-        for chunk in run.shard.chunks():
-            for block in visit.before:
-                self._update(run, chunk, block, rho, gains)
-            if visit.measures:
-                self._measure(run, chunk, tally)
-            for block in visit.after:
-                self._update(run, chunk, block, next_rho, gains)
-            for l in visit.moments:
-                run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
-        run.shard.swap((*visit.before, *visit.after))
-        return tally
-
-    def _gains(self, run: Run, blocks: Iterable[Block]) -> dict[int, Tensor]:
-        """What the a updates among the blocks share over all samples."""
-        c = 1.0 + self.settings.proximity
         try:
-            return {l: gain(run.W[l + 1], c, f"layer {l + 1}") for kind, l in blocks if kind == "a"}
-        except SolveError as error:  # W W^T + c I is positive definite unless it overflows
+            return pass_over(run, self.network, self.settings, self.plan, visit, rho, next_rho)
+        except SolveError as error:  # W W^T + c I of the a update is positive definite unless it overflows
             raise self._divergence(run) from error
-
-    def _update(self, run: Run, chunk: Chunk, block: Block, rho: float, gains: dict[int, Tensor]) -> None:
-        """The z or a update of one layer on one chunk."""
-        l, network, delta = block.layer, self.network, self.settings.proximity
-        previous = chunk.previous[block]
-        if block.kind == "a":
-            update_a(
-                network.activation(l),
-                chunk.z(l),
-                chunk.a(l),
-                previous,
-                z_next=chunk.z(l + 1),
-                W=run.W[l + 1],
-                b=run.b[l + 1],
-                K=gains[l],
-                gamma=self.settings.inertia.a,
-                delta=delta,
-            )
-        else:
-            V = previous
-            if l not in self.plan.foreseen:
-                V = aim_z(run.preactivation(chunk, l), chunk.z(l), previous, self.settings.inertia.z, delta)
-            if l < len(network):
-                update_hidden_z(network.activation(l), chunk.a(l), V, delta)
-            else:
-                targets = run.shard.samples.targets(self.settings.loss, chunk.rows, network.outputs)
-                update_output_z(self.settings.loss, targets, V, rho, delta)
-        chunk.swap(block)
-
-    def _measure(self, run: Run, chunk: Chunk, tally: Tally) -> None:
-        """Add a chunk's share of the objective, and prepare the z updates that read the same products."""
-        settings, samples, weight = self.settings, run.shard.samples, chunk.weight
-        moving = settings.proximity > 0.0 and max(settings.inertia) > 0.0
-        for l in self.network.numbers:
-            z, z_previous = chunk.z(l), chunk.previous[Block("z", l)]
-            P = run.preactivation(chunk, l)
-            tally.linear_gap[l] += squared_distance(z, P, weight)
-            if moving:
-                tally.z_change += squared_distance(z, z_previous, weight)
-            if l < len(self.network):
-                a = chunk.a(l)
-                tally.activation_gap[l] += squared_distance(a, z, weight, self.network.activation(l).value)
-                if moving:
-                    tally.a_change += squared_distance(a, chunk.previous[Block("a", l)], weight)
-            else:
-                tally.loss += weighted_sum(
-                    settings.loss.value(samples.targets(settings.loss, chunk.rows, z.shape[1]), z), weight
-                )
-            if l in self.plan.foreseen:
-                aim_z(P, z, z_previous, settings.inertia.z, settings.proximity)
 
     def _update_weights(self, run: Run, l: int, rho: float) -> None:
         """The W update of one layer, then its b update."""
@@ -294,27 +328,6 @@ class IPDLAM:
             run.b[l] = update_b(moments, run.W[l], b, b_previous, beta, delta)
             run.b_previous[l] = b
         self._check_finite(run, all_finite(run.W[l]))
-
-    def _objective(self, run: Run, tally: Tally, rho: float) -> Objective:
-        inertia, delta = self.settings.inertia, self.settings.proximity
-        weight = run.shard.samples.weight
-        n = float(len(run.shard.samples)) if weight is None else float(weight.double().sum())
-        regularization = math.fsum(
-            R.scale(rho, n) * float(R.value(run.W[l].double()))
-            for l, R in zip(self.network.numbers, self.settings.regularizers, strict=True)
-            if R is not None
-        )
-        weights_change = change_of((run.W[l], run.W_previous[l]) for l in run.W)
-        weights_change += change_of((run.b[l], run.b_previous[l]) for l in run.b)
-        energy = delta * (inertia.z * tally.z_change + inertia.weights * weights_change + inertia.a * tally.a_change)
-        return Objective(
-            rho,
-            tally.loss,
-            regularization,
-            tuple(tally.linear_gap[l] for l in self.network.numbers),
-            tuple(tally.activation_gap[l] for l in self.network.numbers[:-1]),
-            energy,
-        )
 
     def _check_finite(self, run: Run, finite: bool) -> None:
         if not finite:

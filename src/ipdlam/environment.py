@@ -10,14 +10,14 @@ from datetime import date
 import numpy
 import torch
 
-import ipdlam
+from ipdlam.version import __version__
 
 
 def environment() -> dict[str, object]:
     """Versions, processor and threads; no host names or paths."""
     return {
         "date": date.today().isoformat(),
-        "ipdlam": ipdlam.__version__,
+        "ipdlam": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
@@ -29,6 +29,7 @@ def environment() -> dict[str, object]:
 
 
 def processor() -> str:
+    """The name of the processor, as far as the system tells."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

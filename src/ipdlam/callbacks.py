@@ -1,0 +1,75 @@
+"""Callbacks for ``fit`` that write what happens to disk."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipdlam.checkpoint import prune
+from ipdlam.checks import check_integer
+from ipdlam.history import Record
+
+if TYPE_CHECKING:
+    from ipdlam.trainer import IPDLAM
+
+
+class Checkpoints:
+    """Saves the trainer into ``folder/iteration-...`` every so many iterations and keeps the newest ones.
+
+    >>> # trainer.fit(X, y, callbacks=[Checkpoints(trainer, "checkpoints", every=10)])
+    >>> # trainer = IPDLAM.load("checkpoints", model, X, y); trainer.continue_fit(iterations=40)
+    """
+
+    def __init__(
+        self, trainer: IPDLAM, folder: str | PathLike[str], *, every: int = 10, keep: int = 2, light: bool = False
+    ) -> None:
+        self.trainer = trainer
+        self.folder = Path(folder)
+        self.every = check_integer("every", every, low=1)
+        self.keep = check_integer("keep", keep, low=1)
+        self.light = light
+        self.saved: int | None = None  # the iteration of the last one
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, record: Record) -> None:
+        if record.iteration % self.every == 0:
+            self.save(record.iteration)
+
+    def save(self, iteration: int) -> None:
+        """Save now, unless this iteration has been saved."""
+        if self.saved != iteration:
+            self.trainer.save(self.folder / f"iteration-{iteration:08}", light=self.light)
+            self.saved = iteration
+            prune(self.folder, self.keep)
+
+
+def summary_writer() -> Any:
+    """TensorBoard's class for writing events, or an error with a remedy."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError("TensorBoard is not installed; pip install 'ipdlam[tensorboard]'") from error
+    return SummaryWriter
+
+
+class TensorBoard:
+    """Writes every record as TensorBoard scalars."""
+
+    def __init__(self, folder: str | PathLike[str], *, purge_step: int | None = None) -> None:
+        self.writer: Any = summary_writer()(str(folder), purge_step=purge_step)
+
+    def __call__(self, record: Record) -> None:
+        fields = record.to_dict()
+        step = fields.pop("iteration")
+        for name, value in fields.items():
+            if isinstance(value, (list, tuple)):
+                for layer, gap in enumerate(value, start=1):
+                    self.writer.add_scalar(f"{name}/layer {layer}", gap, step)
+            elif value is not None:
+                group = "scores" if name.startswith(("train_", "validation_")) else "method"
+                self.writer.add_scalar(f"{group}/{name}", value, step)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()

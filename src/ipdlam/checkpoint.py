@@ -1,0 +1,231 @@
+"""Checkpoints: tensors in safetensors files and the rest in JSON. Nothing is pickled, and loading runs no code.
+
+A checkpoint is a folder::
+
+    manifest.json               format, content (settings, counters, history), size and sha256 of every other file
+    state-00000.safetensors     tensors; long ones in parts, named by their first row: ``z1@0``, ``z1@11184``, ...
+
+It appears under its name when it is whole and on the disk. Tensors are written and read a part at a time, so that
+saving needs little memory beside the state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ipdlam.errors import CheckpointError
+from ipdlam.storage import REPLACED, recover, sha256, write_folder
+
+FORMAT = {"format": "ipdlam checkpoint", "version": 1}
+MANIFEST = "manifest.json"
+PART_BYTES = 64_000_000
+FILE_NAME = re.compile(r"state-\d{5}\.safetensors")
+PART_NAME = re.compile(r"(.+)@(\d+)")
+SERIES_NAME = re.compile(r"iteration-(\d{8})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files have been found whole."""
+
+    path: Path
+    content: dict[str, Any]
+    files: tuple[Path, ...]
+
+    @contextlib.contextmanager
+    def understood(self) -> Iterator[None]:
+        """Whatever goes wrong while its content is read is the checkpoint's fault."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise CheckpointError(f"{self.path} cannot be used: {type(error).__name__}: {error}") from error
+
+    @torch.no_grad()
+    def copy_into(self, tensors: Mapping[str, Tensor], *, only: bool = False) -> None:
+        """Fill the tensors with what was saved under their names, every row; ``only`` leaves the others out."""
+        filled: dict[str, list[tuple[int, int]]] = {name: [] for name in tensors}
+        for file in self.files:
+            try:
+                with safe_open(file, framework="pt") as parts:
+                    for part in parts.keys():  # noqa: SIM118 (not a mapping)
+                        if only and part.rpartition("@")[0] not in tensors:
+                            continue
+                        name, start, stop = fill_part(tensors, part, parts.get_tensor(part))
+                        filled[name].append((start, stop))
+            except (SafetensorError, ValueError) as error:
+                raise CheckpointError(f"{file} is damaged: {error}") from error
+        for name, rows in filled.items():
+            edges = [0, *(edge for pair in sorted(rows) for edge in pair), tensors[name].shape[0]]
+            if edges[::2] != edges[1::2]:  # each part starts where the one before it ends
+                raise CheckpointError(f"{self.path} does not hold all of {name}, or parts of it twice")
+
+
+def fill_part(tensors: Mapping[str, Tensor], part: str, saved: Tensor) -> tuple[str, int, int]:
+    """Copy some rows to where they belong; their tensor's name, the first row and the one after the last."""
+    found = PART_NAME.fullmatch(part)
+    if found is None or found[1] not in tensors or saved.ndim == 0:
+        raise ValueError(f"it holds {part!r}, which this run does not have")
+    name, start = found[1], int(found[2])
+    target = tensors[name][start : start + saved.shape[0]]
+    if target.shape != saved.shape or target.dtype != saved.dtype:
+        raise ValueError(
+            f"{part} has shape {tuple(saved.shape)} and type {saved.dtype}, but the run has {tuple(target.shape)} and "
+            f"{target.dtype} there"
+        )
+    target.copy_(saved)
+    return name, start, start + saved.shape[0]
+
+
+def state_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """How large a checkpoint of the tensors will be, to within its headers."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def cut(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in parts of at most ``PART_BYTES``, whole rows each."""
+    for name, tensor in tensors.items():
+        rows = max(1, PART_BYTES * max(1, tensor.shape[0]) // max(1, state_bytes({name: tensor})))
+        for start in range(0, max(1, tensor.shape[0]), rows):
+            yield f"{name}@{start}", tensor[start : start + rows]
+
+
+def group(parts: Iterator[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """Contiguous copies on the CPU, together about ``PART_BYTES`` to a file."""
+    held: dict[str, Tensor] = {}
+    for name, part in parts:
+        held[name] = part.detach().cpu().contiguous()
+        if state_bytes(held) >= PART_BYTES:
+            yield held
+            held = {}
+    if held:
+        yield held
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], content: dict[str, Any]) -> None:
+    """Write a checkpoint; ``path`` is a new folder or an older checkpoint, which is replaced when this one is whole."""
+    if path.exists() and not (path / MANIFEST).is_file():
+        raise CheckpointError(f"{path} exists and is not a checkpoint; choose another name")
+
+    def fill(folder: Path) -> None:
+        files = []
+        for number, parts in enumerate(group(cut(tensors))):
+            file = folder / f"state-{number:05}.safetensors"
+            save_file(parts, file)
+            files.append({"name": file.name, "bytes": file.stat().st_size, "sha256": sha256(file)})
+        (folder / MANIFEST).write_text(seal({**FORMAT, "content": content, "files": files}), encoding="utf-8")
+
+    write_folder(path, state_bytes(tensors) + 1_000_000, fill)
+
+
+def seal(manifest: dict[str, Any]) -> str:
+    """The manifest as JSON, with a checksum of itself."""
+    return json.dumps({**manifest, "sha256": checksum(manifest)}, indent=1)
+
+
+def checksum(manifest: dict[str, Any]) -> str:
+    """The same for equal manifests, however they are laid out."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint at ``path`` or, in a folder of several, the newest whole one; damaged ones are warned about."""
+    recover(path)
+    if (path / MANIFEST).exists() or not path.is_dir():
+        return read_whole(path)
+    problems = []
+    for candidate in series(path):
+        try:
+            return read_whole(candidate)
+        except CheckpointError as error:
+            problems.append(str(error))
+            warnings.warn(f"{error}; looking for an older one", UserWarning, stacklevel=3)
+    raise CheckpointError(f"{path} holds no whole checkpoint" + "".join(f"; {problem}" for problem in problems))
+
+
+def series(folder: Path) -> list[Path]:
+    """The checkpoints of one run, the newest first."""
+    return sorted((path for path in folder.iterdir() if SERIES_NAME.fullmatch(path.name)), reverse=True)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all checkpoints of a run but the newest ones."""
+    for path in series(folder)[keep:]:
+        leaving = path.with_name(REPLACED + path.name)  # a name of no checkpoint, so that no half of one is ever seen
+        path.rename(leaving)
+        shutil.rmtree(leaving, ignore_errors=True)
+
+
+def read_whole(path: Path) -> Checkpoint:
+    """Check every file against the manifest before anything is used."""
+    file = path / MANIFEST
+    try:
+        manifest = json.loads(file.read_bytes())
+        seal_of_content = manifest.pop("sha256")
+        wanted = {**FORMAT, "content": manifest["content"], "files": manifest["files"]}
+        listed = {entry["name"]: (entry["bytes"], entry["sha256"]) for entry in manifest["files"]}
+        if not isinstance(manifest["content"], dict) or not all(isinstance(name, str) for name in listed):
+            raise TypeError("its content is not a table")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is not a checkpoint: it has no {MANIFEST}") from error
+    except RecursionError as error:
+        raise CheckpointError(f"{file} is damaged: nested too deeply") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} is damaged: {type(error).__name__}: {error}") from error
+    if {key: manifest.get(key) for key in FORMAT} != FORMAT:
+        raise CheckpointError(
+            f"{file} is {manifest.get('format')!r}, version {manifest.get('version')!r}; this version of ipdlam reads "
+            f"{FORMAT['format']!r}, version {FORMAT['version']}"
+        )
+    if checksum(wanted) != seal_of_content:
+        raise CheckpointError(f"{file} is damaged: its sha256 is not the one it states")
+    for name, (size, digest) in listed.items():
+        if not FILE_NAME.fullmatch(name):
+            raise CheckpointError(f"{file} names the file {name!r}, which no checkpoint has")
+        part = path / name
+        if not part.is_file():
+            raise CheckpointError(f"{path} is damaged: {name} is missing")
+        if part.stat().st_size != size or sha256(part) != digest:
+            raise CheckpointError(
+                f"{path} is damaged: {name} has {part.stat().st_size} bytes (written: {size}) or "
+                "another sha256 than when it was written"
+            )
+    return Checkpoint(path, manifest["content"], tuple(path / name for name in listed))
+
+
+def differences(saved: Any, given: Any, name: str) -> list[str]:
+    """Where two values of plain JSON types differ, in words."""
+    if isinstance(saved, dict) and isinstance(given, dict):
+        keys = [*saved, *(key for key in given if key not in saved)]
+        return [line for key in keys for line in differences(saved.get(key), given.get(key), f"{name} {key}".strip())]
+    if isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
+        numbered = enumerate(zip(saved, given, strict=True), start=1)
+        return [line for number, (old, new) in numbered for line in differences(old, new, f"{name} {number}")]
+    if isinstance(saved, list) and isinstance(given, list):
+        return [f"{name} were {len(saved)} and are {len(given)}"]
+    return [] if saved == given else [f"{name} was {brief(saved)} and is {brief(given)}"]
+
+
+def brief(value: Any) -> str:
+    """A value in a message; checksums and the like are cut short."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:12]}..."
+
+
+def refuse_differences(checkpoint: Checkpoint, found: list[str]) -> None:
+    """Raise if there are any."""
+    if found:
+        raise CheckpointError(f"{checkpoint.path} does not fit: {'; '.join(found)}")

@@ -1,0 +1,74 @@
+"""The command line: parsing and printing only. Torch is imported when a command runs, so that help comes at once."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from ipdlam.cli.compare import compare
+from ipdlam.cli.inspect import datasets, evaluate, predict
+from ipdlam.cli.train import train
+from ipdlam.config import ConfigError
+from ipdlam.errors import CheckpointError, DataError, DivergenceError, SolveError, UnsupportedModelError
+from ipdlam.version import __version__
+
+app = typer.Typer(
+    name="ipdlam",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (train, compare, evaluate, predict, datasets):
+    app.command()(command)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        print(f"ipdlam {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def overview(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Train neural networks by alternating minimisation instead of back-propagation.
+
+    First steps:
+
+      ipdlam datasets
+
+      ipdlam train digits
+
+      ipdlam train mnist --hidden 1500,1500 --iterations 50 --output runs/mnist
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line; what a user can mend is one line, not a traceback."""
+    try:
+        app()
+    except ConfigError as error:
+        fail(error, 2)
+    except DivergenceError as error:
+        fail(error, 3)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except (CheckpointError, DataError, UnsupportedModelError, SolveError, ImportError, OSError) as error:
+        fail(error, 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+def fail(error: Exception, code: int) -> NoReturn:
+    """Say what is wrong and leave with a code."""
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,226 @@
+"""What a person, a log file or a program sees of a run under way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from ipdlam.environment import peak_memory
+from ipdlam.storage import readable
+
+if TYPE_CHECKING:
+    from ipdlam.history import History, Record
+    from ipdlam.jobs import Job
+
+
+def percent(accuracy: float | None) -> str:
+    """An accuracy, or a dash where there is none."""
+    return "-" if accuracy is None else f"{100 * accuracy:.2f} %"
+
+
+def score(accuracy: float | None, loss: float | None) -> str:
+    """The accuracy, or the mean loss where there are no classes, or a dash where it was not evaluated."""
+    if accuracy is not None or loss is None:
+        return percent(accuracy)
+    return f"loss {loss:.4g}"
+
+
+def scored(record: Record) -> str:
+    """What :attr:`Record.score` stands for: the validation data, or else the training samples."""
+    if record.validation_loss is not None:
+        return score(record.validation_accuracy, record.validation_loss)
+    return score(record.train_accuracy, record.train_loss)
+
+
+def heading(job: Job) -> str:
+    """What is trained on what."""
+    split = job.problem.split
+    scored = "" if split.validation is None else f", scored on {len(split.validation[0])} ({split.scored_on})"
+    return f"{job.title} · {len(split.X)} samples{scored}"
+
+
+def checkpoint_line(job: Job) -> str | None:
+    """How often and how large."""
+    config = job.config
+    if config.checkpoint == "none":
+        return None
+    size = readable(job.trainer.checkpoint_bytes(light=config.checkpoint == "light"))
+    return f"checkpoints: {config.checkpoint}, every {config.checkpoint_every} iterations, {size} each, two are kept"
+
+
+class Quiet:
+    """Nothing but warnings."""
+
+    def __init__(self) -> None:
+        self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def begin(self, job: Job, history: History) -> None: ...
+
+    def record(self, record: Record) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None:
+        self.errors.print(f"warning: {text}", style="yellow", markup=False)
+
+    def close(self) -> None: ...
+
+    def end(self, job: Job, history: History) -> None: ...
+
+
+class Json(Quiet):
+    """One JSON object a line on standard output."""
+
+    def write(self, event: str, **fields: Any) -> None:
+        print(json.dumps({"event": event, **fields}), flush=True)
+
+    def begin(self, job: Job, history: History) -> None:
+        self.write("begin", run=str(job.folder.path), config=job.config.to_dict(), done=len(history))
+
+    def record(self, record: Record) -> None:
+        self.write("iteration", **record.to_dict(), peak_memory=peak_memory())
+
+    def note(self, text: str) -> None:
+        self.write("note", text=text)
+
+    def warn(self, text: str) -> None:
+        self.write("warning", text=text)
+
+    def end(self, job: Job, history: History) -> None:
+        self.write("end", run=str(job.folder.path), stop_reason=history.stop_reason, iterations=len(history))
+
+
+class Lines(Quiet):
+    """One plain line an iteration, for logs and pipes."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__()
+        self.console = Console(highlight=False, soft_wrap=True) if console is None else console
+        self.total = 0
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def begin(self, job: Job, history: History) -> None:
+        self.total = job.config.iterations
+        for line in (heading(job), f"run folder: {job.folder.path}", checkpoint_line(job)):
+            if line is not None:
+                self.say(line)
+
+    def record(self, record: Record) -> None:
+        self.say(
+            f"{record.iteration:>{len(str(self.total))}}/{self.total}  Phi {record.objective:.4g}"
+            f"  gaps {sum(record.linear_gap):.3g} {sum(record.activation_gap):.3g}"
+            f"  train {score(record.train_accuracy, record.train_loss)}"
+            f"  validation {score(record.validation_accuracy, record.validation_loss)}"
+            f"  {record.seconds:.1f} s  peak {readable(peak_memory())}"
+        )
+
+    def note(self, text: str) -> None:
+        self.say(text)
+
+    def end(self, job: Job, history: History) -> None:
+        folder = job.folder
+        if history:
+            best, last = history.best, history[-1]
+            where = job.problem.split.scored_on if job.problem.split.validation is not None else "training samples"
+            kept = "the best iterate was kept" if job.config.restore_best else "the last iterate was kept"
+            if best is not None:
+                self.say(f"best on the {where}: {scored(best)} at iteration {best.iteration}; {kept}")
+            self.say(f"{len(history)} iterations, {last.seconds:.1f} s of training, ended by: {history.stop_reason}")
+        for label, path in (("model", folder.model), ("curves", folder.curves)):
+            if path.is_file():
+                self.say(f"{label + ':':8}{path}")
+
+
+class Screen(Lines):
+    """A bar with the time left and the figures of the last iteration, redrawn in place."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__(console)
+        self.progress = Progress(
+            TextColumn("iteration"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            expand=True,
+            speed_estimate_period=3600.0,  # iterations may take minutes
+        )
+        self.figures: Any = Text("first iteration …", style="dim")
+        self.message: Text | None = None
+        self.best: Record | None = None
+        self.validated = "validation"
+        self.live = Live(console=self.console, get_renderable=self.render, refresh_per_second=4)
+
+    def render(self) -> Group:
+        return Group(self.progress, self.figures, *([self.message] if self.message else []))
+
+    def note(self, text: str) -> None:
+        """Below the figures while they are on the screen: above them it would tear the bar."""
+        if not self.live.is_started:
+            return super().note(text)
+        self.message = Text(text, style="dim")
+        self.live.refresh()
+
+    def begin(self, job: Job, history: History) -> None:
+        super().begin(job, history)
+        if job.problem.split.validation is not None:
+            self.validated = "test" if job.problem.split.scored_on == "test set" else "held out"
+        self.task = self.progress.add_task("", total=job.config.iterations, completed=len(history))
+        for record in history:
+            self.keep_best(record)
+        self.live.start()
+
+    def keep_best(self, record: Record) -> None:
+        if record.score is not None and (self.best is None or record.score > (self.best.score or 0.0)):
+            self.best = record
+
+    def record(self, record: Record) -> None:
+        self.keep_best(record)
+        self.progress.update(self.task, completed=record.iteration)
+        best = "-" if self.best is None else f"{scored(self.best)} at {self.best.iteration}"
+        cells = [
+            ("Phi", f"{record.objective:.4g}"),
+            ("linear gap", f"{sum(record.linear_gap):.3g}"),
+            ("training", score(record.train_accuracy, record.train_loss)),
+            ("penalty", f"{record.penalty:.3g}"),
+            ("activation gap", f"{sum(record.activation_gap):.3g}"),
+            (self.validated, score(record.validation_accuracy, record.validation_loss)),
+            ("peak memory", readable(peak_memory())),
+            ("training time", f"{record.seconds:.1f} s"),
+            ("best", best),
+        ]
+        # Room for the ^C that a terminal echoes at the end of the last line: a wrap would tear the bar.
+        table = Table.grid(padding=(0, 1))
+        table.width = max(40, self.console.width - 4)
+        shares = (10, 10, 22) if self.console.width >= 78 else (1,)  # the best score is the longest
+        for share in shares:
+            table.add_column(style="dim", no_wrap=True)
+            table.add_column(justify="left", no_wrap=True, ratio=share)
+        for row in range(0, len(cells), len(shares)):
+            table.add_row(*(text for pair in cells[row : row + len(shares)] for text in pair))
+        self.figures = table
+        self.live.refresh()
+
+    def close(self) -> None:
+        """Leave the last figures on the screen and give the cursor back."""
+        self.live.stop()
+
+
+def choose(*, quiet: bool, as_json: bool) -> Quiet:
+    """The display that fits where the output goes."""
+    if as_json:
+        return Json()
+    if quiet:
+        return Quiet()
+    return Screen() if sys.stdout.isatty() else Lines()

@@ -1,0 +1,111 @@
+"""``ipdlam evaluate``, ``ipdlam predict`` and ``ipdlam datasets``: what a trained model and a data set are worth."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from ipdlam.config import ConfigError
+from ipdlam.errors import CheckpointError
+
+DataDir = Annotated[
+    Optional[str],  # noqa: UP045 (typer evaluates it)
+    typer.Option(metavar="TEXT", help="where to look for named data sets first"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run, or its model.safetensors")]
+
+
+def evaluate(
+    run: Run,
+    data: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="DATA", help="other data than the run's own: a name, a file or a folder"),
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Loss and accuracy of a trained model on the data of its run, or on other data.
+
+    Examples:
+
+      ipdlam evaluate runs/mnist
+
+      ipdlam evaluate runs/mnist --data fashion-mnist
+    """
+    from ipdlam.inference import evaluate_run
+
+    found = evaluate_run(run, data, data_dir)
+    if as_json:
+        print(
+            json.dumps({name: {"samples": n, "loss": e.loss, "accuracy": e.accuracy} for name, (n, e) in found.items()})
+        )
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("", "samples", "mean loss", "accuracy"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, (samples, evaluation) in found.items():
+        accuracy = "" if evaluation.accuracy is None else f"{100 * evaluation.accuracy:.2f} %"
+        table.add_row(name, str(samples), f"{evaluation.loss:.4g}", accuracy)
+    Console(highlight=False, markup=False).print(table)
+
+
+def predict(
+    run: Run,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="inputs: IDX images, .npz with X, .csv or .tsv")],
+    output: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE", help="write there instead of to the screen"),
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="add the outputs of the network, one column each")] = False,
+) -> None:
+    """Predictions of a trained model as CSV, one line for every sample.
+
+    Examples:
+
+      ipdlam predict runs/mnist t10k-images-idx3-ubyte.gz
+
+      ipdlam predict runs/iris new.csv --scores --output predicted.csv
+    """
+    from ipdlam.inference import predict_file
+
+    if output is not None and output.exists():
+        raise ConfigError(f"output {output} exists already; remove it or choose another name")
+    header, rows = predict_file(run, file, scores=scores)
+    try:
+        stream = sys.stdout if output is None else output.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise CheckpointError(f"{output} cannot be written: {error.strerror or error}") from error
+    try:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+    finally:
+        if output is not None:
+            stream.close()
+
+
+def datasets(data_dir: DataDir = None) -> None:
+    """The data sets with a name, and where each was found or what to do.
+
+    Besides names, every command takes a folder of IDX files, a .npz file with X and y, or a .csv or .tsv table.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from ipdlam.datasets import listing
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("name", "what", "where"):
+        table.add_column(column, overflow="fold")
+    for name, description, path, remedy in listing(data_dir):
+        table.add_row(name, description, str(path) if path is not None else f"not found; {remedy}")
+    Console(highlight=False, markup=False).print(table)

@@ -1,0 +1,96 @@
+"""The options of ``ipdlam train``, made from the one table of settings in :mod:`ipdlam.config`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Optional
+
+import typer
+
+from ipdlam import config as known
+from ipdlam.config import TrainConfig
+
+COMPLETIONS: dict[str, tuple[str, ...]] = {
+    "data": ("digits", "mnist", "fashion-mnist"),
+    "validation": ("auto", "test", "none"),
+    "task": known.TASKS,
+    "activation": known.ACTIVATIONS,
+    "initialisation": known.INITIALISATIONS,
+    "dtype": known.DTYPES,
+    "method": known.METHODS,
+    "loss": known.LOSSES,
+    "regularizer": known.REGULARIZERS,
+    "order": known.ORDERS,
+    "checkpoint": known.CHECKPOINTS,
+}
+
+
+def completion(name: str) -> Callable[[str], list[str]] | None:
+    """What the shell offers for a setting with names."""
+    if name not in COMPLETIONS:
+        return None
+
+    def offer(incomplete: str) -> list[str]:
+        return [choice for choice in COMPLETIONS[name] if choice.startswith(incomplete)]
+
+    return offer
+
+
+def shown(value: Any) -> str:
+    """A default as a user would type it."""
+    if isinstance(value, tuple):
+        return ",".join(shown(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def option(item: dataclasses.Field[Any]) -> inspect.Parameter:
+    """The command-line parameter of one setting; None means that it was not given."""
+    flag, kind = f"--{item.name.replace('_', '-')}", str(item.type)
+    text = item.metadata["help"]
+    if item.default is not None and item.name != "data" and not kind.startswith("bool") and "[" not in text:
+        text += f" [default: {shown(item.default)}]"
+    details: dict[str, Any] = {"help": text.replace("[", "\\["), "show_default": False}
+    if item.name == "data":
+        declared = typer.Argument(None, metavar="DATA", autocompletion=completion("data"), **details)
+    elif kind.startswith("bool"):
+        declared = typer.Option(None, f"{flag}/--no-{flag[2:]}", rich_help_panel=item.metadata["panel"], **details)
+    else:
+        # Text, whatever the type: config.py converts and refuses, for files and the command line alike.
+        metavar = {"int": "N", "float": "X", "tuple[int, ...]": "N,N", "tuple[float, ...]": "X"}.get(
+            kind.removesuffix(" | None"), "TEXT"
+        )
+        declared = typer.Option(
+            None,
+            flag,
+            metavar=metavar,
+            rich_help_panel=item.metadata["panel"],
+            autocompletion=completion(item.name),
+            **details,
+        )
+    annotation: Any = Optional[bool] if kind.startswith("bool") else Optional[str]  # noqa: UP045 (typer evaluates it)
+    return inspect.Parameter(
+        item.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=declared, annotation=annotation
+    )
+
+
+def with_settings(names: Iterable[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command settings of :class:`TrainConfig`; it receives those that were given as ``settings``."""
+    chosen = set(names)
+    items = [item for item in dataclasses.fields(TrainConfig) if item.name in chosen]
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        def command(**given: Any) -> None:
+            settings = {item.name: given.pop(item.name) for item in items}
+            function(**given, settings={name: value for name, value in settings.items() if value is not None})
+
+        declared = inspect.signature(function, eval_str=True).parameters.values()
+        parameters = [*(option(item) for item in items), *(p for p in declared if p.name != "settings")]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        command.__doc__ = function.__doc__
+        command.__name__ = function.__name__
+        return command
+
+    return decorate

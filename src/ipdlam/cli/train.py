@@ -1,0 +1,124 @@
+"""``ipdlam train``."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import warnings
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ipdlam.cli.options import with_settings
+from ipdlam.config import ConfigError, TrainConfig, read_toml
+from ipdlam.errors import DivergenceError, StopTraining
+
+if TYPE_CHECKING:
+    from ipdlam.cli.display import Quiet
+    from ipdlam.history import Record
+
+
+class StopSignals:
+    """Turns the first SIGINT or SIGTERM into the end of the run after the current iteration; a second Ctrl-C is one."""
+
+    def __init__(self, display: Quiet) -> None:
+        self.display = display
+        self.received: signal.Signals | None = None
+        self.before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number)
+        self.display.note(f"{self.received.name}: finishing this iteration (Ctrl-C again stops at once)")
+
+    def __call__(self, record: Record) -> None:
+        """The callback after every iteration."""
+        if self.received is not None:
+            raise StopTraining(self.received.name)
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.received is None else 128 + self.received
+
+
+@with_settings(item.name for item in dataclasses.fields(TrainConfig))
+def train(
+    settings: dict[str, Any],
+    config: Annotated[
+        Optional[Path],  # noqa: UP045 (typer evaluates it)
+        typer.Option(metavar="FILE", help="read settings from a TOML file; options override it", rich_help_panel="Run"),
+    ] = None,
+    resume: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="RUN", help="go on with an earlier run where it stopped", rich_help_panel="Run"),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="print nothing but warnings", rich_help_panel="Output")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object for every iteration", rich_help_panel="Output")
+    ] = False,
+) -> None:
+    """Train a network by alternating minimisation.
+
+    Examples:
+
+      ipdlam train digits
+
+      ipdlam train mnist --hidden 1500,1500 --iterations 200 --output runs/mnist
+
+      ipdlam train measurements.csv --label species --loss cross_entropy
+
+      ipdlam train --resume runs/mnist
+
+    Ctrl-C finishes the iteration, writes a checkpoint and stops; --resume goes on from there, bit for bit.
+    """
+    if resume is not None and config is not None:
+        raise ConfigError("--resume takes the settings of the run; leave out --config")
+    if resume is None and config is None and "data" not in settings:
+        raise ConfigError("say what to train on: ipdlam train digits (or mnist, fashion-mnist, a file or a folder)")
+    given = {} if config is None else read_toml(config)
+    if resume is None:  # before torch is loaded: mistakes are answered at once
+        resolved = TrainConfig().changed({**given, **settings})
+
+    from ipdlam.cli.display import choose
+    from ipdlam.jobs import Job, finished, resumed_config
+    from ipdlam.runs import RunFolder
+
+    display = choose(quiet=quiet, as_json=as_json)
+    if resume is not None:
+        folder = RunFolder.open(resume)
+        resolved = resumed_config(folder, settings)
+        over = finished(folder, resolved)
+        if over is not None:
+            display.note(over)
+            return
+    else:
+        folder = RunFolder.new(resolved)
+    display.note(f"reading {resolved.data} ...")
+    with warnings.catch_warnings(), StopSignals(display) as stop:
+        warnings.showwarning = lambda message, *details, **more: display.warn(str(message))
+        job = Job(resolved, folder, progress=not (quiet or as_json))
+        try:
+            history = job.run(display, resume=resume is not None, stop=stop)
+        except DivergenceError as error:
+            display.close()
+            display.end(job, error.history)
+            raise
+        finally:
+            display.close()
+    display.end(job, history)
+    if stop.received is not None:
+        display.note(f"to go on: ipdlam train --resume {folder.path}")
+    raise typer.Exit(stop.exit_code)

@@ -1,0 +1,299 @@
+"""Tables of samples: ``.npz`` archives and ``.csv`` or ``.tsv`` text, plain or gzipped; a bad cell is named by place"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ipdlam.datasets.idx import opened, pixels, read_idx
+from ipdlam.errors import DataError
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TASKS = ("auto", "classification", "regression")
+MOST_CLASSES = 100  # whole numbers with more values than these are taken for real targets
+Rows = Iterator[tuple[int, list[str]]]  # the number of the line and the cells of every row
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class Table(NamedTuple):
+    """Samples, with the names of their classes (None for real targets) and features (None without a header)."""
+
+    X: Tensor
+    y: Tensor
+    X_test: Tensor | None
+    y_test: Tensor | None
+    classes: tuple[str, ...] | None
+    columns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of a text table are which."""
+
+    header: tuple[str, ...] | None
+    width: int
+    features: tuple[int, ...]
+    label: int | None
+
+    def column(self, place: int) -> str:
+        """A column as messages call it."""
+        return f"column {place} (from 0)" if self.header is None else f"column {self.header[place]!r}"
+
+
+def separator(path: Path) -> str | None:
+    """What stands between the cells of a text table, by the name of the file; None for another kind of file."""
+    return SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+
+
+def read_table(path: Path, label: str | int | None = None, task: str = "auto") -> Table:
+    """The samples of an ``.npz``, ``.csv`` or ``.tsv`` file; ``label`` is a column of a text table, else its last."""
+    if path.suffix.lower() == ".npz":
+        return read_npz(path, task)
+    rows = read_rows(path)
+    line, first = next(rows)
+    layout = layout_of(path, first, label)
+    X, lines, labels = parse(path, rows if layout.header else chain([(line, first)], rows), layout)
+    numbers = [number(text) for text in labels]
+    counted = [first[place].strip() for place in layout.features] == [str(place) for place in range(X.shape[1])]
+    if layout.header is None and counted and len(labels) > 1 and numbers[0] is None and None not in numbers[1:]:
+        # Features that pandas called 0, 1, 2, ...: only the name of the labels shows that the row is a header.
+        layout = replace(layout, header=tuple(cell.strip() for cell in first))
+        X, lines, labels, numbers = X[1:], lines[1:], labels[1:], numbers[1:]
+    y, classes = text_targets(path, layout, lines, labels, numbers, task)
+    columns = layout.header and tuple(layout.header[place] for place in layout.features)
+    return Table(torch.tensor(X), y, None, None, classes, columns)
+
+
+def read_inputs(path: Path, columns: Sequence[str] | None = None, label: str | int | None = None) -> Tensor:
+    """Inputs without their labels, for prediction: a text table, the ``X`` of an ``.npz`` file, or IDX images.
+
+    Of a text table with a header, the ``columns`` that were trained on are taken in their order, or else all but one
+    that is named ``label``.
+    """
+    if path.suffix.lower() == ".npz":
+        return matrix(path, "X", read_arrays(path, ("X",))["X"])
+    if separator(path) is None:
+        return pixels(path, read_idx(path))
+    rows = read_rows(path)
+    line, first = next(rows)
+    names = [cell.strip() for cell in first]
+    header = is_header(first) or (columns is not None and set(columns) <= set(names))
+    places = [place for place, name in enumerate(names) if not header or name != label]
+    if header and columns is not None and [names[place] for place in places] != list(columns):
+        places = [name_place(path, names, name, "feature") for name in columns]
+    if columns is not None and len(places) != len(columns):
+        raise DataError(f"{path} has {len(places)} columns and no header; trained on were {', '.join(columns)}")
+    if not places:
+        raise DataError(f"{path} has no column but {label!r}, the label")
+    layout = Layout(tuple(names) if header else None, len(first), tuple(places), None)
+    return torch.tensor(parse(path, rows if header else chain([(line, first)], rows), layout)[0])
+
+
+def read_rows(path: Path) -> Rows:
+    """The number of the line and the cells of every row that is not blank."""
+    with opened(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, delimiter=separator(path) or ",", strict=True)
+        line, empty = 1, True
+        try:
+            for cells in reader:
+                if len(cells) > 1 or (cells and cells[0].strip()):
+                    empty = False
+                    yield line, cells
+                line = reader.line_num + 1  # a quoted cell may hold the end of a line
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 text, in or after line {line}: {error}. Save it as UTF-8") from None
+        except csv.Error as error:
+            raise DataError(f"{path}, line {line}: {error}. Mend the quotes of this row") from None
+        if empty:
+            raise DataError(f"{path} is empty; a table has one row a sample")
+
+
+def number(text: str) -> int | float | None:
+    """The number that a cell spells, exact if it is whole; None if it spells none."""
+    if "_" in text:  # Python reads 1_000 as a number; a table does not mean it
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    if not value.is_integer() or abs(value) >= 2**63:
+        return value
+    try:
+        return int(text)
+    except ValueError:  # 1e3 and 1.0
+        return int(value)
+
+
+def is_header(cells: list[str], label: int | None = None) -> bool:
+    """Whether a row names the features: a cell is neither a number nor empty."""
+    return any(cell.strip() and number(cell) is None for place, cell in enumerate(cells) if place != label)
+
+
+def name_place(path: Path, names: list[str], name: str, what: str) -> int:
+    """The one column of this name."""
+    if names.count(name) == 1:
+        return names.index(name)
+    how = f"{names.count(name)} columns" if name in names else "no column"
+    raise DataError(f"{path} has {how} {name!r} for the {what}; its columns are {', '.join(names)}")
+
+
+def layout_of(path: Path, first: list[str], label: str | int | None) -> Layout:
+    """Where the labels and features are, and whether the first row is their header."""
+    names, width = [cell.strip() for cell in first], len(first)
+    if width < 2:
+        raise DataError(f"{path} has one column; features and labels are two or more, with {separator(path)!r} between")
+    named = isinstance(label, str) and (number(label) is None or (label in names and is_header(first)))
+    if named:
+        if not is_header(first):
+            raise DataError(f"{path} has no header row with {label!r}; give label as a number in 0 ... {width - 1}")
+        place = name_place(path, names, str(label), "label")
+    else:
+        value = -1 if label is None else number(str(label))
+        if not isinstance(value, int) or not -width <= value < width:
+            raise DataError(f"{path} has no column {label!r}; its columns are 0 ... {width - 1}: {', '.join(names)}")
+        place = value % width
+    header = tuple(names) if named or is_header(first, place) else None
+    if header and names.count(names[place]) > 1:
+        raise DataError(f"{path} has {names.count(names[place])} columns {names[place]!r}; the label must be alone")
+    return Layout(header, width, tuple(other for other in range(width) if other != place), place)
+
+
+def parse(path: Path, rows: Rows, layout: Layout) -> tuple[np.ndarray, list[int], list[str]]:
+    """The features as float32, and the line and the label of every row."""
+    content, lines, labels = bytearray(), [], []
+    for line, cells in rows:
+        if len(cells) != layout.width:
+            raise DataError(f"{path}, line {line} has {len(cells)} cells, but the first row has {layout.width}")
+        values = as_numbers([cells[place] for place in layout.features])
+        if values is None:
+            place = next(place for place in layout.features if as_numbers([cells[place]]) is None)
+            raise DataError(f"{path}, line {line}, {layout.column(place)}: {cells[place]!r} is not a finite number")
+        content += values.tobytes()
+        lines.append(line)
+        if layout.label is not None:
+            labels.append(cells[layout.label].strip())
+    if not lines:
+        raise DataError(f"{path} has a header but no rows; a table has one row a sample")
+    return np.frombuffer(content, np.float32).reshape(len(lines), -1), lines, labels
+
+
+def as_numbers(cells: list[str]) -> np.ndarray | None:
+    """Cells as float32, or None if one of them is not a number that float32 holds."""
+    if "_" in "".join(cells):
+        return None
+    try:
+        values = np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        return None
+    return values.astype(np.float32) if bool((np.abs(values) <= LARGEST).all()) else None
+
+
+def text_targets(
+    path: Path, layout: Layout, lines: list[int], labels: list[str], numbers: list[int | float | None], task: str
+) -> tuple[Tensor, tuple[str, ...] | None]:
+    """Class indices with the names of the classes, or a column of real targets."""
+    whole = all(isinstance(value, int) for value in numbers) and len(set(numbers)) <= MOST_CLASSES
+    real = task == "regression" or (task == "auto" and None not in numbers and not whole)
+    for line, text, value in zip(lines, labels, numbers, strict=True):
+        # A label "nan" is a missing one, whatever the task.
+        if not text or (real and value is None) or not abs(value or 0) <= (LARGEST if real else sys.float_info.max):
+            name, what = layout.column(layout.label or 0), "finite number" if real else "label"
+            raise DataError(f"{path}, line {line}, {name}: {text!r} is not a {what}; replace it or remove the row")
+    if real:
+        return torch.tensor(numbers, dtype=torch.float32).unsqueeze(1), None
+    keys: list[Any] = labels if None in numbers else numbers
+    ordered = sorted(set(keys))
+    return encode(keys, ordered), tuple(map(str, ordered))
+
+
+def encode(labels: Sequence[Any], ordered: Sequence[Any]) -> Tensor:
+    """The places of labels among the classes."""
+    places = {label: place for place, label in enumerate(ordered)}
+    return torch.tensor([places[label] for label in labels])
+
+
+def read_npz(path: Path, task: str) -> Table:
+    """The arrays ``X`` and ``y``, and ``X_test`` and ``y_test`` where they are; features are not scaled."""
+    arrays = read_arrays(path, ("X", "y"), ("X_test", "y_test"))
+    pairs = [("X", "y"), ("X_test", "y_test")][: len(arrays) // 2]
+    inputs = [matrix(path, X, arrays[X]) for X, _ in pairs]
+    classes = None
+    if task == "regression" or (task == "auto" and arrays["y"].dtype.kind == "f"):
+        targets = [matrix(path, y, arrays[y][:, None] if arrays[y].ndim == 1 else arrays[y]) for _, y in pairs]
+    else:
+        labels = [class_labels(path, y, arrays[y]) for _, y in pairs]
+        try:
+            ordered = sorted(set().union(*labels))
+        except TypeError:
+            raise DataError(f"{path}: of y and y_test, one holds text and the other numbers") from None
+        targets, classes = [encode(part, ordered) for part in labels], tuple(map(str, ordered))
+    for (X, y), rows, goals in zip(pairs, inputs, targets, strict=True):
+        if len(rows) != len(goals):
+            raise DataError(f"{path}: {X} has {len(rows)} rows, but {y} has {len(goals)}; they must be as many")
+    for name, parts in (("X", inputs), ("y", targets)):
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise DataError(f"{path}: {name} and {name}_test differ in the number of columns")
+    X_test, y_test = (inputs[1], targets[1]) if len(pairs) == 2 else (None, None)
+    return Table(inputs[0], targets[0], X_test, y_test, classes, None)
+
+
+def read_arrays(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    """Arrays of an ``.npz`` file; the optional ones are all there or none. Nothing is ever unpickled."""
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        with opened(path) as stream, np.load(stream, allow_pickle=False) as content:
+            there = list(content.files)
+            for name in (*needed, *optional):
+                stored = name if name in there else name.lower()
+                if stored in there:
+                    arrays[name] = np.asarray(content[stored])
+    except Exception as error:  # zipfile, zlib and numpy's parser of headers have a dozen ways to say "damaged"
+        raise DataError(
+            f"{path} cannot be read as an .npz archive: {error or type(error).__name__}. Write it with "
+            "numpy.savez(path, X=..., y=...); labels may be numbers or text, but not Python objects"
+        ) from None
+    wanted = (*needed, *optional) if any(name in arrays for name in optional) else needed
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise DataError(f"{path} has no array {' and '.join(missing)}; it holds {', '.join(there) or 'nothing'}")
+    return arrays
+
+
+def matrix(path: Path, name: str, array: np.ndarray) -> Tensor:
+    """An array as rows of float32, refused by place where a number is not finite."""
+    if array.dtype.kind not in "biuf" or array.ndim < 2 or array.size == 0:
+        raise DataError(f"{path}: {name} must be rows of real numbers, got {array.dtype} of shape {array.shape}")
+    with np.errstate(all="ignore"):  # an overflow is found below, with its place
+        values = array.astype(np.float32)
+    if not bool(np.isfinite(values).all()):
+        place = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
+        raise DataError(f"{path}: {name} holds {array[place]} at {place}, which is not a finite float32; replace it")
+    return torch.tensor(values.reshape(len(values), -1))
+
+
+def class_labels(path: Path, name: str, array: np.ndarray) -> list[Any]:
+    """Labels as Python's own numbers or text."""
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or array.dtype.kind not in "biufSU":
+        raise DataError(
+            f"{path}: {name} must hold one label a sample, got {array.dtype} of shape {array.shape}; for one-hot rows "
+            f"save {name}.argmax(1), for real targets give task='regression'"
+        )
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "replace")
+    labels: list[Any] = (array.astype(np.float64) if array.dtype.kind == "f" else array).tolist()
+    for place, label in enumerate(labels):
+        if isinstance(label, float) and not label.is_integer():
+            raise DataError(f"{path}: {name} holds {label} at {place}; labels must be whole numbers or text")
+    return [int(label) for label in labels] if array.dtype.kind == "f" else labels

@@ -1,0 +1,212 @@
+"""A training job: from a configuration to a run folder with a trained model, resumed where it was stopped."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from ipdlam.callbacks import Checkpoints, TensorBoard, summary_writer
+from ipdlam.checkpoint import MANIFEST, differences, series
+from ipdlam.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.environment import environment
+from ipdlam.errors import CheckpointError, DivergenceError
+from ipdlam.history import History, Record
+from ipdlam.loop import Callback
+from ipdlam.plots import curves
+from ipdlam.problem import Problem
+from ipdlam.runs import RunFolder
+
+T = TypeVar("T")
+
+
+class Watcher(Protocol):
+    """Whoever wants to know how a job is going."""
+
+    def begin(self, job: Job, history: History) -> None: ...
+
+    def record(self, record: Record) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+
+def kept_going(save: Callable[[T], None], watcher: Watcher) -> Callable[[T], None]:
+    """A save whose failure is reported: training is not worth losing for it."""
+
+    def attempt(given: T) -> None:
+        try:
+            save(given)
+        except CheckpointError as error:
+            watcher.warn(str(error))
+
+    return attempt
+
+
+class Job:
+    """One run of one configuration in one folder; data and network are made, and checked, before the folder is."""
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, *, progress: bool = False) -> None:
+        self.config = config
+        self.folder = folder
+        if config.tensorboard:
+            summary_writer()
+        self.problem = Problem(config, progress=progress)
+        self.model = self.problem.make_model()
+        self.trainer = self.problem.make_trainer(self.model)
+
+    @property
+    def title(self) -> str:
+        """What is trained, in a line."""
+        return f"{self.config.method} on {self.problem.title}"
+
+    def run(self, watcher: Watcher, *, resume: bool, stop: Callback) -> History:
+        """Train to the end of the configuration, or until ``stop`` raises ``StopTraining`` after an iteration."""
+        config, folder, split = self.config, self.folder, self.problem.split
+        with blamed_on_settings():
+            if not (resume and self._resume(watcher)):
+                self.trainer.start(split.X, split.y, validation_data=split.validation)
+        folder.create(config)
+        folder.write_json(folder.environment, environment())
+        folder.write_history(self.trainer.history)
+        watcher.begin(self, self.trainer.history)
+        callbacks: list[Callback] = [kept_going(folder.append, watcher), watcher.record]
+        tensorboard = None
+        if config.tensorboard:
+            tensorboard = TensorBoard(folder.path / "tensorboard", purge_step=len(self.trainer.history) + 1)
+            callbacks.append(tensorboard)
+        checkpoints = None
+        if config.checkpoint != "none":
+            light = config.checkpoint == "light"
+            checkpoints = Checkpoints(self.trainer, folder.checkpoints, every=config.checkpoint_every, light=light)
+            callbacks.append(kept_going(checkpoints, watcher))
+        ended = ending(config, self.trainer.history)  # it may have been killed between its end and the last files
+        left = 0 if ended is not None else config.iterations - len(self.trainer.history)
+        try:
+            history = self.trainer.continue_fit(
+                iterations=left,
+                restore_best=config.restore_best,
+                patience=config.patience,
+                target_score=config.target_score,
+                evaluate_every=config.evaluate_every,
+                callbacks=[*callbacks, stop],
+            )
+        except DivergenceError as error:
+            self._finish(error.history, watcher)
+            raise
+        finally:
+            if tensorboard is not None:
+                tensorboard.close()
+        history.stop_reason = ended or history.stop_reason
+        if checkpoints is not None and history.stop_reason != "interrupted":  # in the middle of an iteration
+            kept_going(checkpoints.save, watcher)(len(history))
+        self._finish(history, watcher)
+        return history
+
+    def _resume(self, watcher: Watcher) -> bool:
+        """Take up the newest whole checkpoint; False where there is none yet."""
+        folder, split = self.folder, self.problem.split
+        found = series(folder.checkpoints) if folder.checkpoints.is_dir() else []
+        if not found and folder.model.is_file():
+            raise CheckpointError(
+                f"{folder.path} holds a model, but no checkpoint to go on from; start a new run, with --checkpoint exact"
+            )
+        if not found:
+            watcher.note("no checkpoint was written yet: starting from the first iteration")
+            return False
+        if is_light(found[0]):
+            raise CheckpointError(
+                f"{folder.path} has light checkpoints, which hold the weights alone: it cannot go on where it stopped; "
+                "start a new run, with --checkpoint exact"
+            )
+        loaded = type(self.trainer).load(
+            folder.checkpoints, self.model, split.X, split.y, validation_data=split.validation
+        )
+        changed = differences(loaded.settings.to_dict(), self.trainer.settings.to_dict(), "")
+        if changed:
+            raise CheckpointError(f"the settings of {folder.path} have changed: {'; '.join(changed)}")
+        self.trainer = loaded
+        watcher.note(f"resumed after iteration {len(loaded.history)}")
+        return True
+
+    def _finish(self, history: History, watcher: Watcher) -> None:
+        """Write the model and what became of the run."""
+        config, folder = self.config, self.folder
+        trained = self.problem.describe(self.model)
+        try:
+            trained.save(folder.model)
+        except CheckpointError as error:
+            refuge = Path(tempfile.mkdtemp(prefix="ipdlam-")) / folder.model.name
+            trained.save(refuge)
+            raise CheckpointError(f"{error}. The trained model is in {refuge}") from error
+        folder.write_history(history)  # a line may have been lost to a full disk
+        best = history.best
+        folder.write_json(
+            folder.summary,
+            {
+                "stop_reason": history.stop_reason,
+                "iterations": len(history),
+                "last": history[-1].to_dict() if history else None,
+                "best": None if best is None else best.to_dict(),
+            },
+        )
+        if history:
+            try:
+                curves({config.method: history}, folder.curves, title=self.title)
+            except ImportError as error:
+                watcher.note(str(error))
+            except OSError as error:
+                watcher.warn(str(error))
+
+
+def is_light(checkpoint: Path) -> bool:
+    """Whether a checkpoint says that it holds weights alone; a damaged one says nothing."""
+    try:
+        return bool(json.loads((checkpoint / MANIFEST).read_bytes())["content"]["kind"] == "light")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def ending(config: TrainConfig, history: History) -> str | None:
+    """Why a run that has come this far goes no further, or None."""
+    scores = [record.score for record in history if record.score is not None]
+    if scores and config.target_score is not None and history[-1].score is not None:
+        if history[-1].score >= config.target_score:
+            return "target_score"
+    if scores and config.patience is not None and len(scores) - 1 - scores.index(max(scores)) >= config.patience:
+        return "patience"
+    return "iterations" if len(history) >= config.iterations else None
+
+
+def finished(folder: RunFolder, config: TrainConfig) -> str | None:
+    """What to tell somebody who resumes a run that is over, or None where there is work left."""
+    if not (folder.summary.is_file() and folder.model.is_file()):
+        return None
+    try:
+        history = folder.read_history()
+    except CheckpointError:  # the checkpoints have their own
+        return None
+    reason = ending(config, history)
+    if reason is None:
+        return None
+    option = f"--{reason.replace('_', '-')}"
+    return (
+        f"{folder.path} is finished: {len(history)} iterations, ended by: {reason}; to go on, give a larger {option}: "
+        f"ipdlam train --resume {folder.path} {option} ..."
+    )
+
+
+def resumed_config(folder: RunFolder, given: dict[str, object]) -> TrainConfig:
+    """The configuration of an earlier run with the few settings changed that a run may change on the way."""
+    config = folder.read_config()
+    changed = config.changed(given)
+    for line in differences(config.to_dict(), changed.to_dict(), ""):
+        if line.split()[0] not in CHANGEABLE:
+            raise ConfigError(
+                f"{folder.path} cannot go on with other settings: {line}; only "
+                f"{', '.join(name for name in CHANGEABLE if name != 'output')} may change. Start a new run instead"
+            )
+    return changed.changed({"output": str(folder.path)})

@@ -1,0 +1,149 @@
+"""Multilayer perceptrons in one safetensors file: weights, architecture, and what turns raw inputs into predictions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ipdlam.errors import CheckpointError
+from ipdlam.initialisation import INITIALISATIONS, initialise
+from ipdlam.prox import ACTIVATIONS, LOSSES
+from ipdlam.storage import write_file
+
+FORMAT = "ipdlam model 1"
+
+
+def mlp(
+    widths: tuple[int, ...], activation: str, initialisation: str, seed: int, dtype: torch.dtype, device: str
+) -> nn.Sequential:
+    """A perceptron of these widths; ``"torch"`` leaves the weights that PyTorch draws."""
+    modules: list[nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for inputs, outputs in itertools.pairwise(widths):
+            modules += [nn.Linear(inputs, outputs), ACTIVATIONS[activation].module()]
+    model = nn.Sequential(*modules[:-1]).to(device, dtype)
+    return initialise(model, initialisation, seed=seed) if initialisation in INITIALISATIONS else model
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with all that a prediction needs."""
+
+    model: nn.Sequential
+    widths: tuple[int, ...]
+    activation: str
+    loss: str
+    classes: tuple[str, ...] | None  # None for real targets
+    columns: tuple[str, ...] | None  # names of the inputs, where the data had any
+    label: str | None  # the name of the label column
+    mean: Tensor | None  # inputs are (x - mean) / scale
+    scale: Tensor | None
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Raw inputs as the model takes them."""
+        weight = next(self.model.parameters())
+        ready = X.to(weight.device, weight.dtype)
+        if ready.ndim != 2 or ready.shape[1] != self.widths[0]:
+            raise ValueError(f"the model takes {self.widths[0]} inputs a row, but the data have shape {tuple(X.shape)}")
+        return ready if self.mean is None or self.scale is None else (ready - self.mean) / self.scale
+
+    @torch.no_grad()
+    def outputs(self, X: Tensor, chunk_size: int = 8192) -> Tensor:
+        """The last layer of the network for every row."""
+        starts = range(0, max(1, len(X)), chunk_size)
+        return torch.cat([self.model(self.inputs(X[start : start + chunk_size])) for start in starts])
+
+    def labels(self, outputs: Tensor) -> list[str]:
+        """The names of the predicted classes."""
+        assert self.classes is not None
+        return [self.classes[index] for index in LOSSES[self.loss]().predict(outputs).tolist()]
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        if self.mean is not None and self.scale is not None:
+            tensors |= {"input.mean": self.mean.cpu(), "input.scale": self.scale.cpu()}
+        about: dict[str, Any] = {
+            "widths": list(self.widths),
+            "activation": self.activation,
+            "loss": self.loss,
+            "dtype": str(next(self.model.parameters()).dtype).removeprefix("torch."),
+            "classes": None if self.classes is None else list(self.classes),
+            "columns": None if self.columns is None else list(self.columns),
+            "label": self.label,
+        }
+        write_file(path, save(tensors, metadata={"format": FORMAT, "about": json.dumps(about)}))
+
+
+def load_model(path: Path) -> TrainedModel:
+    """Read what :meth:`TrainedModel.save` wrote; anything else is refused, and no code is run."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
+        about = json.loads(metadata["about"])
+        widths, dtype = check_tensors(tensors, about)  # before a network of the stated size is made
+        for name, registry in (("activation", ACTIVATIONS), ("loss", LOSSES)):
+            if about[name] not in registry:
+                raise ValueError(f"its {name} {about[name]!r} is in no registry")
+        mean, scale = tensors.pop("input.mean", None), tensors.pop("input.scale", None)
+        model = mlp(widths, about["activation"], "torch", 0, dtype, "cpu")
+        model.load_state_dict(tensors)
+        classes, columns = check_names("classes", about), check_names("columns", about)
+        by_sign = widths[-1] == 1 and LOSSES[about["loss"]]().classes(1) == 2
+        if classes is not None and len(classes) != (2 if by_sign else widths[-1]):
+            raise ValueError(f"it has {len(classes)} classes for {widths[-1]} outputs")
+        if columns is not None and len(columns) != widths[0]:
+            raise ValueError(f"it has {len(columns)} names for {widths[0]} inputs")
+        label = about["label"]
+        if not (label is None or isinstance(label, str)):
+            raise TypeError(f"its label is {label!r}, not a name")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} does not exist") from error
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is not a model that ipdlam saved: {error}") from error
+    return TrainedModel(model, widths, about["activation"], about["loss"], classes, columns, label, mean, scale)
+
+
+def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ...], torch.dtype]:
+    """The widths and the type that a file states, if all of its tensors are of them."""
+    widths, dtype = about["widths"], {"float32": torch.float32, "float64": torch.float64}[about["dtype"]]
+    if len(widths) < 2 or not all(type(width) is int and width > 0 for width in widths):
+        raise ValueError(f"its widths are {widths!r}")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for index, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        shapes |= {f"{2 * index}.weight": (outputs, inputs), f"{2 * index}.bias": (outputs,)}
+    if "input.mean" in tensors or "input.scale" in tensors:
+        shapes |= {"input.mean": (widths[0],), "input.scale": (widths[0],)}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if found != shapes:
+        wrong = next(name for name in (*shapes, *found) if found.get(name) != shapes.get(name))
+        raise ValueError(
+            f"its tensor {wrong} has the shape {found.get(wrong)}, but a model of the widths {list(widths)} has "
+            f"{shapes.get(wrong)}"
+        )
+    for name, tensor in tensors.items():
+        if tensor.dtype != dtype or not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"its tensor {name} is {tensor.dtype}, or not finite; stated is {dtype}")
+    if "input.scale" in tensors and not bool((tensors["input.scale"] > 0).all()):
+        raise ValueError("its input.scale holds a number that is not positive")
+    return tuple(widths), dtype
+
+
+def check_names(name: str, about: Any) -> tuple[str, ...] | None:
+    """A list of names, or None."""
+    names = about[name]
+    if names is not None and not (isinstance(names, list) and all(isinstance(item, str) for item in names)):
+        raise TypeError(f"its {name} are not a list of names")
+    return None if names is None else tuple(names)

@@ -1,0 +1,120 @@
+"""One pass over the samples: chunk by chunk, the z and a updates of a visit, the objective, and the moments."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from ipdlam.linalg import gain
+from ipdlam.network import Network
+from ipdlam.objective import Objective, Tally, change_of, squared_distance, weighted_sum
+from ipdlam.orders import Block, Plan, Visit
+from ipdlam.run import Run
+from ipdlam.settings import Settings
+from ipdlam.shards import Chunk
+from ipdlam.updates import aim_z, update_a, update_hidden_z, update_output_z
+
+
+def pass_over(
+    run: Run, network: Network, settings: Settings, plan: Plan, visit: Visit, rho: float, next_rho: float
+) -> Tally:
+    """Visit every chunk once; updates after the objective belong to the next iteration and take its penalty."""
+    tally = Tally()
+    c = 1.0 + settings.proximity
+    # What the a updates share over all samples.
+    gains = {l: gain(run.W[l + 1], c, f"layer {l + 1}") for kind, l in (*visit.before, *visit.after) if kind == "a"}
+    for chunk in run.shard.chunks():
+        for block in visit.before:
+            update(run, network, settings, plan, chunk, block, rho, gains)
+        if visit.measures:
+            measure(run, network, settings, plan, chunk, tally)
+        for block in visit.after:
+            update(run, network, settings, plan, chunk, block, next_rho, gains)
+        for l in visit.moments:
+            run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
+    run.shard.swap((*visit.before, *visit.after))
+    return tally
+
+
+def update(
+    run: Run,
+    network: Network,
+    settings: Settings,
+    plan: Plan,
+    chunk: Chunk,
+    block: Block,
+    rho: float,
+    gains: dict[int, Tensor],
+) -> None:
+    """The z or a update of one layer on one chunk."""
+    l, delta = block.layer, settings.proximity
+    previous = chunk.previous[block]
+    if block.kind == "a":
+        update_a(
+            network.activation(l),
+            chunk.z(l),
+            chunk.a(l),
+            previous,
+            z_next=chunk.z(l + 1),
+            W=run.W[l + 1],
+            b=run.b[l + 1],
+            K=gains[l],
+            gamma=settings.inertia.a,
+            delta=delta,
+        )
+    else:
+        V = previous
+        if l not in plan.foreseen:
+            V = aim_z(run.preactivation(chunk, l), chunk.z(l), previous, settings.inertia.z, delta)
+        if l < len(network):
+            update_hidden_z(network.activation(l), chunk.a(l), V, delta)
+        else:
+            targets = run.shard.samples.targets(settings.loss, chunk.rows, network.outputs)
+            update_output_z(settings.loss, targets, V, rho, delta)
+    chunk.swap(block)
+
+
+def measure(run: Run, network: Network, settings: Settings, plan: Plan, chunk: Chunk, tally: Tally) -> None:
+    """Add a chunk's share of the objective, and prepare the z updates that read the same products."""
+    samples, weight = run.shard.samples, chunk.weight
+    moving = settings.proximity > 0.0 and max(settings.inertia) > 0.0
+    for l in network.numbers:
+        z, z_previous = chunk.z(l), chunk.previous[Block("z", l)]
+        P = run.preactivation(chunk, l)
+        tally.linear_gap[l] += squared_distance(z, P, weight)
+        if moving:
+            tally.z_change += squared_distance(z, z_previous, weight)
+        if l < len(network):
+            a = chunk.a(l)
+            tally.activation_gap[l] += squared_distance(a, z, weight, network.activation(l).value)
+            if moving:
+                tally.a_change += squared_distance(a, chunk.previous[Block("a", l)], weight)
+        else:
+            losses = settings.loss.value(samples.targets(settings.loss, chunk.rows, z.shape[1]), z)
+            tally.loss += weighted_sum(losses, weight)
+        if l in plan.foreseen:
+            aim_z(P, z, z_previous, settings.inertia.z, settings.proximity)
+
+
+def objective_of(run: Run, settings: Settings, tally: Tally, rho: float) -> Objective:
+    """Phi after a pass: what the samples gave, and the terms of the weights."""
+    inertia, weight = settings.inertia, run.shard.samples.weight
+    n = float(len(run.shard.samples)) if weight is None else float(weight.double().sum())
+    regularization = math.fsum(
+        R.scale(rho, n) * float(R.value(run.W[l].double()))
+        for l, R in enumerate(settings.regularizers, start=1)
+        if R is not None
+    )
+    weights_change = change_of((run.W[l], run.W_previous[l]) for l in run.W)
+    weights_change += change_of((run.b[l], run.b_previous[l]) for l in run.b)
+    energy = inertia.z * tally.z_change + inertia.weights * weights_change + inertia.a * tally.a_change
+    layers = sorted(run.W)
+    return Objective(
+        rho,
+        tally.loss,
+        regularization,
+        tuple(tally.linear_gap[l] for l in layers),
+        tuple(tally.activation_gap[l] for l in layers[:-1]),
+        settings.proximity * energy,
+    )

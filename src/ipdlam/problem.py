@@ -1,0 +1,155 @@
+"""From a configuration to data, network and trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.datasets import Dataset, load
+from ipdlam.models import TrainedModel, mlp
+from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
+from ipdlam.trainer import DLAM, IPDLAM
+
+
+@dataclass(frozen=True)
+class Split:
+    """What a job trains and scores on; inputs are ready for the network."""
+
+    X: Tensor
+    y: Tensor
+    validation: tuple[Tensor, Tensor] | None
+    scored_on: str  # "test set", "held-out samples", "training samples"
+    mean: Tensor | None
+    scale: Tensor | None
+
+
+def split(data: Dataset, config: TrainConfig) -> Split:
+    """Set validation samples aside and standardise, as the configuration says."""
+    X, y = data.X[: config.limit], data.y[: config.limit]
+    validation, scored_on = None, "training samples"
+    wanted = config.validation
+    if wanted == "auto":
+        wanted = "0.2" if data.X_test is None else "test"
+    if wanted == "test":
+        if data.X_test is None or data.y_test is None:
+            raise ConfigError(
+                f"validation is 'test', but {data.name} has no test set; hold out a fraction, such as 0.2"
+            )
+        validation, scored_on = (data.X_test, data.y_test), "test set"
+    elif wanted != "none":
+        held_out = round(float(wanted) * len(X))
+        if not 0 < held_out < len(X):
+            raise ConfigError(f"validation {wanted} of {len(X)} samples leaves none to train or to score on")
+        shuffled = torch.randperm(len(X), generator=torch.Generator().manual_seed(config.seed))
+        aside, kept = shuffled[:held_out].sort().values, shuffled[held_out:].sort().values
+        X, y, validation, scored_on = X[kept], y[kept], (X[aside], y[aside]), "held-out samples"
+    mean = scale = None
+    if config.standardize if config.standardize is not None else data.kind == "table":
+        dtype = getattr(torch, config.dtype)
+        exact = X.double()
+        mean, deviation = exact.mean(0), exact.std(0, correction=0)
+        # A constant column stays one: its deviation is what rounding leaves, or less than the precision can hold.
+        varies = (deviation > 1e-12 * mean.abs()) & (deviation >= torch.finfo(dtype).tiny)
+        mean, scale = mean.to(dtype), torch.where(varies, deviation, 1.0).to(dtype)
+        X = (X.to(dtype) - mean) / scale
+        validation = validation and ((validation[0].to(dtype) - mean) / scale, validation[1])
+    return Split(X, y, validation, scored_on, mean, scale)
+
+
+def make_regularizer(config: TrainConfig) -> Regularizer | None:
+    """The regulariser of a configuration with its strength."""
+    if config.regularizer == "none":
+        return None
+    kind, strength = REGULARIZERS[config.regularizer], config.regularizer_strength
+    if strength is None:
+        return kind()
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "relative"]  # type: ignore[arg-type]
+    return kind(**dict.fromkeys(names, strength))
+
+
+class Problem:
+    """The data of a configuration, split and scaled, and the networks and trainers made for them."""
+
+    def __init__(self, config: TrainConfig, *, progress: bool = False) -> None:
+        self.config = config
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        with blamed_on_settings():
+            self.data = load(
+                config.data,
+                config.data_dir,
+                offline=config.offline,
+                label=config.label,
+                task=config.task,
+                progress=progress,
+            )
+        self.split = split(self.data, config)
+        self.widths = (self.split.X.shape[1], *config.hidden, self._outputs())
+
+    @property
+    def title(self) -> str:
+        """The data and the network, in a line."""
+        return f"{self.data.name}, {'-'.join(str(width) for width in self.widths)}"
+
+    def make_model(self) -> nn.Sequential:
+        """The network with its initial weights, the same at every call."""
+        config, dtype = self.config, getattr(torch, self.config.dtype)
+        try:
+            torch.empty(0, device=config.device)
+        except (RuntimeError, AssertionError) as error:  # torch's word on an unknown or missing device
+            raise ConfigError(f"device {config.device!r} cannot be used: {str(error).splitlines()[0]}") from error
+        try:
+            return mlp(self.widths, config.activation, config.initialisation, config.seed, dtype, config.device)
+        except (RuntimeError, TypeError) as error:  # no memory for it, or a width beyond 64 bits
+            raise ConfigError(
+                f"a network of the widths {'-'.join(map(str, self.widths))} cannot be made: it needs more memory than "
+                "there is; choose smaller ones for --hidden"
+            ) from error
+
+    def make_trainer(self, model: nn.Sequential, method: str | None = None) -> IPDLAM:
+        """The method of the configuration, or another one, with its settings."""
+        config = self.config
+        method = config.method if method is None else method
+        common: dict[str, Any] = {
+            "loss": config.loss,
+            "regularizer": make_regularizer(config),
+            "penalty": config.penalty,
+            "penalty_growth": config.penalty_growth,
+            "penalty_max": config.penalty_max,
+            "order": [part.strip() for part in config.order.split(",")] if "," in config.order else config.order,
+            "chunk_size": config.chunk_size,
+        }
+        with blamed_on_settings():
+            if method == "dlam":
+                return DLAM(model, **common)
+            inertia: Any = config.inertia if len(config.inertia) == 3 else config.inertia[0]
+            return IPDLAM(model, inertia=inertia, proximity=config.proximity, **common)
+
+    def describe(self, model: nn.Sequential) -> TrainedModel:
+        """The trained network with all that a prediction needs."""
+        config, data = self.config, self.data
+        return TrainedModel(
+            model,
+            self.widths,
+            config.activation,
+            config.loss,
+            data.classes,
+            data.columns,
+            config.label,
+            self.split.mean,
+            self.split.scale,
+        )
+
+    def _outputs(self) -> int:
+        if self.data.classes is None:
+            return self.split.y.shape[1]
+        classes = len(self.data.classes)
+        if classes == 1:
+            raise ConfigError(f"{self.data.name} holds one class, {self.data.classes[0]!r}; there is nothing to learn")
+        # A margin loss tells two classes by the sign of one output.
+        return 1 if classes == 2 and LOSSES[self.config.loss]().classes(1) == 2 else classes

@@ -1,0 +1,139 @@
+"""The folder of a run: what was asked, on which machine, every iteration, the checkpoints, the model, the curves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ipdlam.config import ConfigError, TrainConfig, read_toml
+from ipdlam.errors import CheckpointError
+from ipdlam.history import History, Record
+from ipdlam.storage import explained, write_file
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run, and the little that is written to them directly."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def history(self) -> Path:
+        return self.path / "history.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def curves(self) -> Path:
+        return self.path / "curves.png"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @classmethod
+    def new(cls, config: TrainConfig) -> RunFolder:
+        """Where a new run goes; a folder that holds anything is never written over."""
+        folder = cls(new_path(config, config.data))
+        if is_taken(folder.path):
+            there = folder.config.is_file()
+            hint = f", or go on with it: ipdlam train --resume {folder.path}" if there else ""
+            raise ConfigError(f"output {folder.path} exists already; choose another --output{hint}")
+        return folder
+
+    def create(self, config: TrainConfig) -> None:
+        """Make the folder, with the configuration in it; what an earlier end of the run says is no longer true."""
+        make_folder(self.path)
+        make_folder(self.checkpoints)
+        self.write_config(config)
+        self.summary.unlink(missing_ok=True)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """The folder of an earlier run."""
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise ConfigError(f"{path} is not the folder of a run: it has no {folder.config.name}")
+        return folder
+
+    def read_config(self) -> TrainConfig:
+        """The configuration the run was made with."""
+        return TrainConfig().changed(read_toml(self.config))
+
+    def write_config(self, config: TrainConfig) -> None:
+        write_file(self.config, config.changed({"output": str(self.path)}).to_toml().encode())
+
+    def write_json(self, path: Path, content: dict[str, Any]) -> None:
+        write_file(path, (json.dumps(content, indent=1) + "\n").encode())
+
+    def write_history(self, records: Iterable[Record]) -> None:
+        """Start the file anew: after a resume, lines past the checkpoint go."""
+        write_file(self.history, "".join(line(record) for record in records).encode())
+
+    def append(self, record: Record) -> None:
+        """Add one iteration; it is on its way to the disk before the next one starts."""
+        text = line(record)
+        with explained(self.history, len(text)), self.history.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def read_history(self) -> History:
+        """All iterations so far; a last line that was cut off does not count."""
+        if not self.history.is_file():
+            return History()
+        try:
+            lines = self.history.read_text(encoding="utf-8").splitlines(keepends=True)
+            return History(Record.from_dict(json.loads(text)) for text in lines if text.endswith("\n"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self.history} is damaged: {type(error).__name__}: {error}") from error
+
+
+def line(record: Record) -> str:
+    """A record as one line of JSON."""
+    return json.dumps(record.to_dict()) + "\n"
+
+
+def is_taken(path: Path) -> bool:
+    """Whether something is there that a run must not write into."""
+    try:
+        return path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except OSError as error:
+        raise ConfigError(f"output {path} cannot be used: {error.strerror or error}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of a result, and those it is in."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output {path} cannot be made: {error.strerror or error}") from error
+
+
+def new_path(config: TrainConfig, name: str) -> Path:
+    """Where the results of a configuration go: where it says, or a new name under ``runs``."""
+    if config.output is not None:
+        return Path(os.path.expanduser(config.output))
+    name = Path(name).name.split(".")[0] or "data"
+    stem = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    path, number = stem, 2
+    while path.exists():
+        path, number = stem.with_name(f"{stem.name}-{number}"), number + 1
+    return path

@@ -1,0 +1,109 @@
+"""Files and folders that are whole or absent, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ipdlam.errors import CheckpointError
+
+TEMPORARY = ".unfinished-"
+REPLACED = ".replaced-"
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the entries of a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def explained(path: Path, size: int) -> Iterator[None]:
+    """Turn what the system says while ``path`` is written into one message with a remedy."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # safetensors reports a full disk with an exception of its own
+        parent = path.parent
+        if not parent.is_dir():
+            reason = f"the folder {parent} does not exist (any more); make it and save again"
+        elif not os.access(parent, os.W_OK):
+            reason = f"the folder {parent} cannot be written to; change its permissions or save elsewhere"
+        elif shutil.disk_usage(parent).free < size:
+            reason = f"the disk is full: {readable(size)} are needed; make room or save elsewhere"
+        else:
+            reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path} was not written: {reason}. Nothing in memory is lost") from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that ``path`` is always the old content or the new one, never a part."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    with explained(path, len(content)):
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync(path.parent)
+
+
+def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:
+    """Make the folder ``path`` by ``fill``, which writes about ``size`` bytes into the folder it is given.
+
+    The folder appears under its name when all of it is on the disk; one of that name is replaced then. What earlier
+    attempts left unfinished is removed.
+    """
+    temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
+    with explained(path, size):
+        recover(path)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        try:
+            free = shutil.disk_usage(temporary).free
+            if free < size:
+                raise CheckpointError(
+                    f"{path} was not written: it needs {readable(size)} and the disk has {readable(free)} left; "
+                    "make room or save elsewhere. Nothing in memory is lost"
+                )
+            fill(temporary)
+            for file in temporary.iterdir():
+                sync(file)
+            sync(temporary)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        if path.exists():
+            path.rename(replaced)
+        temporary.rename(path)
+        sync(path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def recover(path: Path) -> None:
+    """Put back a folder whose replacement was interrupted between its two renames."""
+    replaced = path.with_name(REPLACED + path.name)
+    if replaced.exists() and not path.exists():
+        replaced.rename(path)
+
+
+def readable(size: int) -> str:
+    """A number of bytes for people."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"

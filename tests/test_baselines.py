@@ -1,0 +1,478 @@
+"""The classical optimizers: they take the steps they should, and keep the protocol of what they are compared to."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+import random
+import re
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ipdlam.baselines.optimizers
+from ipdlam import DivergenceError, StopTraining, UnsupportedModelError
+from ipdlam.baselines import OPTIMIZERS, BackPropagation
+from ipdlam.evaluation import Evaluation
+from ipdlam.prox import LOSSES, Huber
+from problems import make_data, make_model
+
+N, VALIDATION = 60, 25
+WIDTHS = [5, 8, 7, 3]
+X, Y = make_data(N, 5, 3, "cross_entropy")
+X_NEW, Y_NEW = make_data(VALIDATION, 5, 3, "cross_entropy", seed=1)
+TARGETS = make_data(N, 5, 3, "squared")[1]
+
+# Each optimizer measures its steps in a unit of its own.
+RATES = {
+    "sgd": 0.3,
+    "adagrad": 0.05,
+    "adadelta": 1.0,
+    "rmsprop": 0.002,
+    "adam": 0.005,
+    "amsgrad": 0.005,
+    "adamax": 0.01,
+}
+
+
+@functools.cache
+def digits():
+    datasets = pytest.importorskip("sklearn.datasets")
+    images, labels = datasets.load_digits(return_X_y=True)
+    return torch.from_numpy(images / 16.0).float(), torch.from_numpy(labels)
+
+
+def weights(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(first, second):
+    return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def without_time(history):
+    return [dataclasses.replace(record, seconds=0.0) for record in history]
+
+
+def keep_weights(model, kept):
+    """A callback that keeps the model's weights after every epoch; those before the first are number 0."""
+    kept[0] = weights(model)
+
+    def callback(record):
+        kept[record.iteration] = weights(model)
+
+    return callback
+
+
+def raise_at(iteration, error):
+    def callback(record):
+        if record.iteration == iteration:
+            raise error
+
+    return callback
+
+
+def script_scores(monkeypatch, *accuracies):
+    """Evaluations give these accuracies in turn, so that a test knows which epoch is the best."""
+    script = iter(accuracies)
+    monkeypatch.setattr(
+        ipdlam.baselines.optimizers, "evaluate", lambda model, loss, samples, chunk_size: Evaluation(1.0, next(script))
+    )
+
+
+# --- what is computed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_learns(optimizer):
+    images, labels = digits()
+    model = make_model([64, 32, 10], dtype=torch.float32)
+    trainer = BackPropagation(
+        model, optimizer, loss="cross_entropy", learning_rate=RATES[optimizer], batch_size=64, seed=1
+    )
+    history = trainer.fit(images, labels, epochs=15, evaluate_every=15)
+    assert history[-1].train_accuracy > 0.9
+    assert history[-1].objective < 0.5 * history[0].objective
+
+
+def test_the_optimizers_are_all_different():
+    found = []
+    for optimizer in OPTIMIZERS:
+        model = make_model(WIDTHS)
+        # Large steps up and down: amsgrad is adam until a gradient gets smaller.
+        BackPropagation(model, optimizer, learning_rate=0.05, batch_size=7).fit(X, Y, epochs=8)
+        found.append(weights(model))
+    assert not any(same(a, b) for k, a in enumerate(found) for b in found[:k])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_is_differentiated(loss):
+    """One step of sgd moves the weights along the finite differences of the mean loss, and the loss decreases."""
+    inputs, targets = make_data(N, 5, 3, loss)
+    model = make_model(WIDTHS, "tanh")
+    twin, rate, width = copy.deepcopy(model), 1e-3, 1e-6
+    record = BackPropagation(model, "sgd", loss=loss, learning_rate=rate).fit(inputs, targets, epochs=1)[0]
+    known = LOSSES[loss]()
+    encoded = targets if targets.ndim == 2 else known.encode(targets, 3, torch.float64)
+
+    @torch.no_grad()
+    def mean_loss():
+        return float(known.value(encoded, twin(inputs)).mean())
+
+    before = mean_loss()
+    assert record.objective == pytest.approx(N * before, rel=1e-12)
+    assert record.train_loss < before
+    for trained, parameter in zip(model.parameters(), twin.parameters(), strict=True):
+        flat = parameter.data.view(-1)
+        for place in (0, len(flat) // 2, len(flat) - 1):
+            kept = float(flat[place])
+            flat[place] = kept + width
+            above = mean_loss()
+            flat[place] = kept - width
+            slope = (above - mean_loss()) / (2 * width)
+            flat[place] = kept
+            moved = float(trained.data.view(-1)[place]) - kept
+            assert moved == pytest.approx(-rate * slope, rel=1e-4, abs=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_one_epoch_of_full_batch_sgd_is_the_gradient_step(weighted):
+    model = make_model([5, 3])
+    W, b = (tensor.numpy().copy() for tensor in weights(model))
+    weight = np.linspace(0.0, 2.0, N) if weighted else np.ones(N)
+    inputs, targets = X.numpy(), TARGETS.numpy()
+    residual = inputs @ W.T + b - targets
+    share = (weight / weight.sum())[:, None]
+    trainer = BackPropagation(model, "sgd", learning_rate=0.2, batch_size=N)
+    history = trainer.fit(inputs, targets, epochs=1, sample_weight=weight if weighted else None)
+    stepped_W, stepped_b = W - 0.2 * (share * residual).T @ inputs, b - 0.2 * (share * residual).sum(0)
+    assert model[0].weight.detach().numpy() == pytest.approx(stepped_W, rel=1e-12)
+    assert model[0].bias.detach().numpy() == pytest.approx(stepped_b, rel=1e-12)
+    assert history[0].objective == pytest.approx(0.5 * (weight[:, None] * residual**2).sum(), rel=1e-12)
+    after = 0.5 * ((inputs @ stepped_W.T + stepped_b - targets) ** 2).sum(1)
+    assert history[0].train_loss == pytest.approx((weight * after).sum() / weight.sum(), rel=1e-12)
+
+
+def test_weights_of_samples_are_repeated_samples():
+    counts = torch.arange(N) % 3  # 0, 1 or 2 of each
+    weighted, repeated = make_model(WIDTHS), make_model(WIDTHS)
+    first = BackPropagation(weighted, "adam", learning_rate=0.01, batch_size=1000)
+    second = BackPropagation(repeated, "adam", learning_rate=0.01, batch_size=1000)
+    records = first.fit(X, Y, epochs=5, sample_weight=counts.double())
+    others = second.fit(X.repeat_interleave(counts, 0), Y.repeat_interleave(counts), epochs=5)
+    for a, b in zip(weighted.parameters(), repeated.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    assert records.column("objective") == pytest.approx(others.column("objective"), rel=1e-9)
+    assert records.column("train_accuracy") == pytest.approx(others.column("train_accuracy"), rel=1e-9)
+
+
+def test_a_batch_without_weight_does_no_harm():
+    weight = torch.zeros(N)
+    weight[:3] = 1.0
+    history = BackPropagation(make_model(WIDTHS), batch_size=2).fit(X, Y, epochs=3, sample_weight=weight)
+    assert all(math.isfinite(record.objective) for record in history)
+
+
+def test_every_sample_is_seen_once_an_epoch_in_a_new_order():
+    seen = []
+    model = make_model(WIDTHS)
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
+    trainer = BackPropagation(model, batch_size=16)
+    trainer.start(X, Y)
+    orders = []
+    for _ in range(2):
+        seen.clear()
+        trainer.step(evaluate=False)
+        assert [len(batch) for batch in seen] == [16, 16, 16, 12]
+        met = torch.cat(seen)
+        assert torch.equal(met.sort(0).values, X.sort(0).values)
+        orders.append(met)
+    assert not torch.equal(orders[0], X)
+    assert not torch.equal(orders[0], orders[1])
+
+
+def test_same_seed_same_bits():
+    first, second, other = (make_model(WIDTHS, dtype=torch.float32) for _ in range(3))
+    kept = [
+        BackPropagation(model, learning_rate=0.01, batch_size=16, seed=seed).fit(X, Y, epochs=4)
+        for model, seed in ((first, 3), (second, 3), (other, 4))
+    ]
+    assert same(weights(first), weights(second))
+    assert without_time(kept[0]) == without_time(kept[1])
+    assert not same(weights(first), weights(other))
+
+
+def test_the_global_random_state_is_left_alone():
+    model = make_model(WIDTHS)
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    BackPropagation(model, batch_size=16).fit(X, Y, epochs=2)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]
+
+
+# --- the protocol ---------------------------------------------------------------------------------------------------
+
+
+def test_records_are_those_of_the_method():
+    trainer = BackPropagation(make_model(WIDTHS), learning_rate=0.01, chunk_size=16)
+    history = trainer.fit(X, Y, epochs=3, validation_data=(X_NEW, Y_NEW))
+    assert history is trainer.history
+    assert history.stop_reason == "iterations"
+    assert history.column("iteration") == [1, 2, 3]
+    for record in history:
+        assert record.objective == record.loss == record.lyapunov > 0.0
+        assert (record.penalty, record.regularization) == (0.0, 0.0)
+        assert (record.linear_gap, record.activation_gap) == ((0.0,) * 3, (0.0,) * 2)
+        assert type(record.objective) is float
+    with torch.no_grad():
+        outputs = trainer.model(X_NEW)
+    loss = 0.5 * (outputs - nn.functional.one_hot(Y_NEW, 3)).square().sum(1).mean()
+    assert history[-1].validation_loss == pytest.approx(float(loss), rel=1e-12)
+    assert history[-1].validation_accuracy == pytest.approx(float((outputs.argmax(1) == Y_NEW).double().mean()))
+
+
+def test_fit_is_start_and_steps_and_can_be_continued():
+    fitted, stepped = make_model(WIDTHS), make_model(WIDTHS)
+    whole = BackPropagation(fitted, batch_size=16).fit(X, Y, epochs=4)
+    trainer = BackPropagation(stepped, batch_size=16)
+    trainer.fit(X, Y, epochs=2)
+    trainer.step()
+    trainer.step()
+    assert same(weights(fitted), weights(stepped))
+    assert without_time(whole) == without_time(trainer.history)
+
+
+def test_fit_starts_again_from_the_weights_of_the_model():
+    model = make_model(WIDTHS)
+    trainer = BackPropagation(model, batch_size=16)
+    trainer.fit(X, Y, epochs=3)
+    twin = copy.deepcopy(model)
+    second = trainer.fit(X, Y, epochs=2)
+    expected = BackPropagation(twin, batch_size=16).fit(X, Y, epochs=2)
+    assert second.column("iteration") == [1, 2]
+    assert without_time(second) == without_time(expected)
+    assert same(weights(model), weights(twin))
+
+
+def test_evaluate_every_leaves_gaps_but_evaluates_the_last():
+    history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=5, evaluate_every=2)
+    assert [score is None for score in history.column("train_loss")] == [True, False, True, False, False]
+
+
+def test_seconds_do_not_count_evaluation(monkeypatch):
+    real = ipdlam.baselines.optimizers.evaluate
+
+    def slow(model, loss, samples, chunk_size):
+        time.sleep(0.3)
+        return real(model, loss, samples, chunk_size)
+
+    monkeypatch.setattr(ipdlam.baselines.optimizers, "evaluate", slow)
+    started = time.perf_counter()
+    # Two epochs: the clock of the second would hold the evaluation of the first.
+    history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=2, validation_data=(X_NEW, Y_NEW))
+    assert time.perf_counter() - started > 1.1
+    assert 0.0 < history[0].seconds < history[1].seconds < 0.3
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_without_gradients_and_in_its_mode(training):
+    model = make_model(WIDTHS).train(training)
+    model(X).sum().backward()  # gradients of the user's own
+    trainer = BackPropagation(model, "sgd", batch_size=N)
+    twin = copy.deepcopy(model)
+    trainer.fit(X, Y, epochs=2)
+    trainer.step()
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+    assert all(module.training is training for module in model.modules())
+    twin.zero_grad()
+    BackPropagation(twin, "sgd", batch_size=N).fit(X, Y, epochs=3)
+    assert same(weights(model), weights(twin))
+
+
+def test_training_works_under_no_grad():
+    first, second = make_model(WIDTHS), make_model(WIDTHS)
+    with torch.no_grad():
+        BackPropagation(first).fit(X, Y, epochs=2)
+        assert not torch.is_grad_enabled()
+    BackPropagation(second).fit(X, Y, epochs=2)
+    assert same(weights(first), weights(second))
+
+
+# --- how a run ends -------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_get_the_records_and_may_stop():
+    seen = []
+    trainer = BackPropagation(make_model(WIDTHS))
+    history = trainer.fit(X, Y, epochs=9, callbacks=[seen.append, raise_at(3, StopTraining("enough"))])
+    assert seen == list(history)
+    assert len(history) == 3
+    assert history.stop_reason == "enough"
+
+
+def test_restore_best_and_going_on_from_the_last(monkeypatch):
+    script_scores(monkeypatch, 0.1, 0.6, 0.2, 0.6, 0.3)
+    model, twin, kept = make_model(WIDTHS), make_model(WIDTHS), {}
+    trainer = BackPropagation(model)
+    trainer.fit(X, Y, epochs=4, restore_best=True, callbacks=[keep_weights(model, kept)])
+    assert same(weights(model), kept[2])
+    assert not same(kept[2], kept[4])
+    trainer.step(evaluate=False)
+    monkeypatch.undo()
+    BackPropagation(twin).fit(X, Y, epochs=5)
+    assert same(weights(model), weights(twin))
+
+
+def test_patience_and_target_score(monkeypatch):
+    script_scores(monkeypatch, 0.5, 0.4, 0.5, 0.9)
+    history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=9, patience=2)
+    assert (len(history), history.stop_reason) == (3, "patience")
+    script_scores(monkeypatch, 0.5, 0.7, 0.9)
+    history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=9, target_score=0.7)
+    assert (len(history), history.stop_reason) == (2, "target_score")
+
+
+def test_zero_epochs_leave_the_model_alone():
+    model = make_model(WIDTHS)
+    before = weights(model)
+    assert len(BackPropagation(model).fit(X, Y, epochs=0)) == 0
+    assert same(weights(model), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_divergence_leaves_the_last_finite_weights(dtype):
+    model, kept = make_model(WIDTHS, dtype=dtype), {}
+    trainer = BackPropagation(model, "sgd", learning_rate=1e3, batch_size=N)
+    with pytest.raises(DivergenceError, match=r"epoch \d+ is not finite.*learning_rate below 1000") as caught:
+        trainer.fit(X, Y, epochs=100, callbacks=[keep_weights(model, kept)])
+    history = caught.value.history
+    assert history is trainer.history
+    assert history.stop_reason == "diverged"
+    assert 1 <= len(history) < 100
+    assert same(weights(model), kept[len(history)])
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in weights(model))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with pytest.raises(RuntimeError, match="did not end"):
+        trainer.step()
+    trainer.start(X, Y)  # the weights are huge, but sound
+
+
+def test_weights_that_become_infinite_in_the_last_step_are_noticed():
+    """The losses of the epoch were all finite: only the weights tell."""
+    model = make_model([5, 3], dtype=torch.float32)
+    before = weights(model)
+    with pytest.raises(DivergenceError, match="epoch 1 is not finite; the model holds the weights of epoch 0"):
+        BackPropagation(model, "sgd", learning_rate=1e30, batch_size=N).fit(1e9 * X, Y, epochs=1)
+    assert same(weights(model), before)
+
+
+def test_ctrl_c_within_an_epoch_leaves_the_epoch_before():
+    model, kept, passes = make_model(WIDTHS), {}, []
+
+    def interrupt(module, inputs):
+        passes.append(None)
+        if len(passes) == 6:  # four batches to an epoch, nothing evaluated
+            raise KeyboardInterrupt
+
+    model.register_forward_pre_hook(interrupt)
+    trainer = BackPropagation(model, batch_size=16)
+    history = trainer.fit(X, Y, epochs=9, evaluate_every=9, callbacks=[keep_weights(model, kept)])
+    assert (len(history), history.stop_reason) == (1, "interrupted")
+    assert len(passes) == 6
+    assert same(weights(model), kept[1])
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
+    def interrupt(model, loss, samples, chunk_size):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ipdlam.baselines.optimizers, "evaluate", interrupt)
+    model, twin = make_model(WIDTHS), make_model(WIDTHS)
+    trainer = BackPropagation(model)
+    history = trainer.fit(X, Y, epochs=9)
+    assert (len(history), history.stop_reason) == (1, "interrupted")
+    monkeypatch.undo()
+    BackPropagation(twin).fit(X, Y, epochs=1)
+    assert same(weights(model), weights(twin))
+    assert trainer.step().iteration == 2
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "adamw"}, "optimizer must be one of sgd, adagrad, .*, got 'adamw'"),
+        ({"optimizer": ["adam"]}, r"optimizer must be one of .*, got \['adam'\]"),
+        ({"loss": "l2"}, "loss must be one of squared, .*, got 'l2'"),
+        ({"loss": Huber}, r"write Huber\(\)"),
+        ({"learning_rate": 0.0}, "learning_rate must be a finite number > 0 .*, got 0.0"),
+        ({"learning_rate": -1.0}, "learning_rate must be a finite number > 0 .*, got -1.0"),
+        ({"learning_rate": math.nan}, "learning_rate must be a finite number > 0 .*, got nan"),
+        ({"learning_rate": 1e31}, r"learning_rate must be a finite number > 0 and <= 1e\+30, got 1e\+31"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size must be an integer >= 1, got 2.5"),
+        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
+        ({"seed": 2**64}, "seed must be below 2\\*\\*64"),
+        ({"chunk_size": 0}, "chunk_size must be an integer >= 1, got 0"),
+    ],
+    ids=str,
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BackPropagation(make_model(WIDTHS), **settings)
+
+
+def test_a_rate_must_be_a_number():
+    with pytest.raises(TypeError, match=r"learning_rate must be a number, got '0\.1'"):
+        BackPropagation(make_model(WIDTHS), learning_rate="0.1")
+
+
+def test_the_largest_seed_works():
+    BackPropagation(make_model(WIDTHS), seed=2**64 - 1).fit(X, Y, epochs=1)
+
+
+def test_models_that_the_method_refuses_are_refused():
+    with pytest.raises(UnsupportedModelError, match="Dropout"):
+        BackPropagation(nn.Sequential(nn.Linear(5, 4), nn.Dropout(), nn.Linear(4, 3)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"X": X[:, :4]}, "X has shape (60, 4), but the first layer takes 5 inputs a row"),
+        ({"y": Y[:9]}, "they differ in their number of samples"),
+        ({"y": Y + 1}, "holds the label 3"),
+        ({"X": X * math.nan}, "X holds nan at (0, 0)"),
+        ({"sample_weight": -torch.ones(N)}, "weights must be >= 0"),
+        ({"validation_data": (X_NEW,)}, "validation_data must be (X, y) or (X, y, sample_weight)"),
+        ({"validation_data": (X_NEW[:, :2], Y_NEW)}, "validation X has shape (25, 2)"),
+        ({"epochs": -1}, "epochs must be an integer >= 0, got -1"),
+        ({"patience": 0}, "patience must be an integer >= 1, got 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_data_leave_the_model_alone(given, message):
+    model = make_model(WIDTHS)
+    before = weights(model)
+    trainer = BackPropagation(model)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        trainer.fit(**{"X": X, "y": Y, **given})
+    assert same(weights(model), before)
+    with pytest.raises(RuntimeError, match="no run has been started"):
+        trainer.step()
+
+
+def test_validation_data_may_have_weights():
+    only_first = torch.zeros(VALIDATION)
+    only_first[0] = 1.0
+    trainer = BackPropagation(make_model(WIDTHS))
+    record = trainer.fit(X, Y, epochs=1, validation_data=(X_NEW, Y_NEW, only_first))[0]
+    assert record.validation_accuracy in (0.0, 1.0)

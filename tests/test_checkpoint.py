@@ -1,0 +1,491 @@
+"""Checkpoints: exact, whole or absent, and nothing in them is ever run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import ipdlam
+from ipdlam import DLAM, IPDLAM, CheckpointError
+from ipdlam import checkpoint as checkpoints
+from ipdlam.callbacks import Checkpoints
+from ipdlam.prox import LOSSES, REGULARIZERS, Huber, Ridge, Squared
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(90, 6, generator=GENERATOR)
+Y = torch.randint(0, 3, (90,), generator=GENERATOR)
+WEIGHT = torch.rand(90, generator=GENERATOR)
+VALIDATION = (X[:30], Y[:30])
+
+
+def make_model(seed=0, dtype=torch.float32, bias=True):
+    model = nn.Sequential(nn.Linear(6, 8, bias=bias), nn.ReLU(), nn.Linear(8, 7), nn.Tanh(), nn.Linear(7, 3))
+    return ipdlam.initialise(model.to(dtype), "he", seed=seed)
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def without_seconds(history):
+    return [{**record.to_dict(), "seconds": None} for record in history]
+
+
+CASES = {
+    "defaults": {},
+    "nested": {"order": "nested-reverse"},
+    "increase": {"order": "increase", "chunk_size": 7},
+    "blocks": {"order": ["W1", "z1", "a1", "z2", "W2", "a2", "z3", "W3"]},
+    "cross-entropy": {"loss": "cross_entropy", "inertia": (0.1, 0.2, 0.3), "chunk_size": 64},
+    "huber and l1": {"loss": Huber(0.5), "regularizer": [Ridge(1e-3), None, "non_negative"]},
+    "growing": {"penalty_growth": 2.0, "penalty_max": 1.0, "proximity": 0.5},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, case, dtype):
+    data = {"sample_weight": WEIGHT if case == "nested" else None, "validation_data": VALIDATION}
+    straight = make_model(dtype=dtype, bias=case != "growing")
+    whole = IPDLAM(straight, **CASES[case])
+    history = whole.fit(X, Y, iterations=9, **data)
+    first = IPDLAM(make_model(dtype=dtype, bias=case != "growing"), **CASES[case])
+    first.fit(X, Y, iterations=4, **data)
+    first.save(tmp_path / "c")
+    model = make_model(seed=5, dtype=dtype, bias=case != "growing")
+    second = IPDLAM.load(tmp_path / "c", model, X, Y, **data)
+    assert second.settings == whole.settings
+    assert same(model, first.model)
+    assert second.objective() == first.objective()
+    resumed = second.continue_fit(iterations=5)
+    assert same(model, straight)
+    assert without_seconds(resumed) == without_seconds(history)
+    for kind in ("z", "a", "W", "b"):
+        one, other = getattr(whole.iterate(), kind), getattr(second.iterate(), kind)
+        for l in one:
+            assert one[l] is None or torch.equal(one[l], other[l])
+
+
+def test_dlam_resumes_too(tmp_path):
+    straight = DLAM(make_model(), regularizer=None)
+    straight.fit(X, Y, iterations=6)
+    first = DLAM(make_model(), regularizer=None)
+    first.fit(X, Y, iterations=3)
+    first.save(tmp_path / "c")
+    second = DLAM.load(tmp_path / "c", make_model(seed=3), X, Y)
+    second.continue_fit(iterations=3)
+    assert same(second.model, straight.model)
+
+
+def test_the_best_weights_and_the_patience_survive(tmp_path):
+    def fit(trainer, method, iterations, **more):
+        return method(iterations=iterations, restore_best=True, patience=4, **more)
+
+    straight = IPDLAM(make_model(), regularizer=None)
+    history = straight.fit(X, Y, iterations=60, restore_best=True, patience=4, validation_data=VALIDATION)
+    assert history.stop_reason == "patience"  # or this test shows nothing
+    first = IPDLAM(make_model(), regularizer=None)
+    stop = len(history) - 2
+    first.fit(X, Y, iterations=stop, restore_best=True, patience=4, validation_data=VALIDATION)
+    first.save(tmp_path / "c")
+    second = IPDLAM.load(tmp_path / "c", make_model(seed=9), X, Y, validation_data=VALIDATION)
+    resumed = second.continue_fit(iterations=60, restore_best=True, patience=4)
+    assert resumed.stop_reason == "patience"
+    assert without_seconds(resumed) == without_seconds(history)
+    assert same(second.model, straight.model)
+
+
+def test_saving_changes_nothing(tmp_path):
+    plain, saving = IPDLAM(make_model()), IPDLAM(make_model())
+    plain.fit(X, Y, iterations=5)
+    saving.fit(X, Y, iterations=5, callbacks=[lambda record: saving.save(tmp_path / "c")])
+    assert same(plain.model, saving.model)
+
+
+def test_a_light_checkpoint_holds_weights_and_settings(tmp_path):
+    trainer = IPDLAM(make_model(), inertia=0.3, loss="cross_entropy")
+    trainer.fit(X, Y, iterations=3)
+    trainer.save(tmp_path / "light", light=True)
+    trainer.save(tmp_path / "exact")
+    size = sum(file.stat().st_size for file in (tmp_path / "light").glob("*.safetensors"))
+    assert size < 0.2 * sum(file.stat().st_size for file in (tmp_path / "exact").glob("*.safetensors"))
+    assert trainer.checkpoint_bytes(light=True) < size < trainer.checkpoint_bytes()
+    loaded = IPDLAM.load(tmp_path / "light", make_model(seed=4))
+    assert same(loaded.model, trainer.model)
+    assert loaded.settings == trainer.settings
+    with pytest.raises(RuntimeError, match="no run has been started"):
+        loaded.step()
+    with pytest.raises(CheckpointError, match="light checkpoint.*load it without data and call fit"):
+        IPDLAM.load(tmp_path / "light", make_model(), X, Y)
+
+
+def test_an_exact_checkpoint_loads_without_data_too(tmp_path):
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=3)
+    trainer.save(tmp_path / "c")
+    loaded = IPDLAM.load(tmp_path / "c", make_model(seed=4))
+    assert same(loaded.model, trainer.model)
+    assert len(loaded.fit(X, Y, iterations=1)) == 1
+
+
+@pytest.fixture
+def saved(tmp_path):
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=3, validation_data=VALIDATION)
+    trainer.save(tmp_path / "c")
+    return tmp_path / "c"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda X, Y, W, V: (X + 1e-6, Y, W, V), "training X was"),
+        (lambda X, Y, W, V: (X, Y.roll(1), W, V), "training y was"),
+        (lambda X, Y, W, V: (X[:-1], Y[:-1], W, V), "training X was"),
+        (lambda X, Y, W, V: (X, Y, WEIGHT, V), "training sample_weight was None"),
+        (lambda X, Y, W, V: (X, Y, W, None), "validation was"),
+        (lambda X, Y, W, V: (X, Y, W, (V[0], V[1].roll(1))), "validation y was"),
+    ],
+)
+def test_other_data_are_refused_by_name(saved, change, words):
+    inputs, labels, weight, validation = change(X, Y, None, VALIDATION)
+    with pytest.raises(CheckpointError, match=f"does not fit: the sha256 of {words}"):
+        IPDLAM.load(saved, make_model(), inputs, labels, sample_weight=weight, validation_data=validation)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: make_model(dtype=torch.float64), "dtype was 'float32' and is 'float64'"),
+        (lambda: nn.Sequential(nn.Linear(6, 3)), "layers were 3 and are 1"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3)),
+            "layers 1 outputs was 8 and is 9",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU6(), nn.Linear(8, 7), nn.Tanh(), nn.Linear(7, 3)),
+            "layers 1 activation",
+        ),
+        (lambda: make_model(bias=False), "layers 1 bias was True and is False"),
+    ],
+)
+def test_another_model_is_refused_by_name(saved, model, words):
+    with pytest.raises(CheckpointError, match=words):
+        IPDLAM.load(saved, model(), X, Y, validation_data=VALIDATION)
+
+
+# --- damaged and hostile files ---------------------------------------------------------------------------------------
+
+
+def load(path):
+    return IPDLAM.load(path, make_model(), X, Y, validation_data=VALIDATION)
+
+
+def test_every_bit_counts(saved):
+    load(saved)
+    generator = torch.Generator().manual_seed(1)
+    for file in sorted(saved.iterdir()):
+        content = file.read_bytes()
+        for _ in range(25):
+            place = int(torch.randint(len(content), (), generator=generator))
+            bit = int(torch.randint(8, (), generator=generator))
+            flipped = content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
+            file.write_bytes(flipped)
+            # Between two JSON tokens one blank is as good as another; nothing else may change.
+            try:
+                same_json = file.suffix == ".json" and json.loads(flipped) == json.loads(content)
+            except ValueError:
+                same_json = False
+            if not same_json:
+                with pytest.raises(CheckpointError, match=r"damaged|no checkpoint has|version"):
+                    load(saved)
+        file.write_bytes(content)
+    load(saved)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_truncated_files_are_refused(saved, fraction):
+    for file in saved.iterdir():
+        content = file.read_bytes()
+        file.write_bytes(content[: int(fraction * len(content))])
+        with pytest.raises(CheckpointError, match="damaged"):
+            load(saved)
+        file.write_bytes(content)
+
+
+def test_missing_files_are_refused(saved):
+    for file in sorted(saved.iterdir()):
+        aside = file.rename(saved.parent / "aside")
+        with pytest.raises(CheckpointError, match="missing|no manifest.json|no whole checkpoint"):
+            load(saved)
+        aside.rename(file)
+    with pytest.raises(CheckpointError, match="no manifest.json"):
+        load(saved / "nowhere")
+
+
+def reseal(folder, change):
+    """A manifest that was changed by somebody who knows the format."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest.pop("sha256")
+    change(manifest)
+    (folder / "manifest.json").write_text(checkpoints.seal(manifest))
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "state-0.safetensors", "a\nb", ""])
+def test_a_manifest_cannot_name_files_elsewhere(saved, name):
+    reseal(saved, lambda manifest: manifest["files"][0].update(name=name))
+    with pytest.raises(CheckpointError, match="which no checkpoint has"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(version=2),
+        lambda m: m.update(format="pickle"),
+        lambda m: m.update(files=3),
+        lambda m: m.update(files=[{"name": 3, "bytes": 1, "sha256": ""}]),
+        lambda m: m.update(content=[]),
+        lambda m: m["content"].pop("settings"),
+        lambda m: m["content"].pop("run"),
+        lambda m: m["content"]["run"].update(iteration="many"),
+        lambda m: m["content"]["run"].update(history=[{}]),
+        lambda m: m["content"]["run"]["moments"].pop("1"),
+        lambda m: m["content"]["settings"].update(loss={"name": "os.system"}),
+        lambda m: m["content"]["settings"].update(loss={"name": "squared", "surprise": 1}),
+        lambda m: m["content"]["settings"].update(order=["z1"]),
+        lambda m: m["content"]["settings"].update(proximity=-1.0),
+        lambda m: m["content"]["settings"].update(regularizers=[]),
+    ],
+)
+def test_a_manifest_with_nonsense_is_refused(saved, change):
+    reseal(saved, change)
+    with pytest.raises(CheckpointError):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.pop("W1@0"),
+        lambda tensors: tensors.update({"W1@0": tensors["W1@0"][:-1].clone()}),
+        lambda tensors: tensors.update({"W1@0": tensors["W1@0"].double()}),
+        lambda tensors: tensors.update({"W1@1": tensors["W1@0"][1:].clone()}),
+        lambda tensors: tensors.update({"W1@99": tensors["W1@0"].clone()}),
+        lambda tensors: tensors.update({"stranger@0": torch.zeros(3)}),
+        lambda tensors: tensors.update({"stranger": torch.zeros(3)}),
+        lambda tensors: tensors.update({"W1@0": torch.tensor(1.0)}),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(saved, change):
+    file = saved / "state-00000.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    reseal(
+        saved,
+        lambda m: m["files"][0].update(bytes=file.stat().st_size, sha256=checkpoints.sha256(file)),
+    )
+    model = make_model()
+    with pytest.raises(CheckpointError):
+        IPDLAM.load(saved, model, X, Y, validation_data=VALIDATION)
+    assert same(model, make_model())  # the user's model is left alone
+
+
+def test_nothing_is_pickled_or_run(saved):
+    for file in saved.iterdir():
+        assert file.suffix in (".json", ".safetensors")
+        assert b"pickle" not in file.read_bytes()
+
+
+def test_a_loss_of_the_users_is_saved_by_its_registered_name(tmp_path, monkeypatch):
+    class Mine(Squared):
+        """A loss of the user's."""
+
+    trainer = IPDLAM(make_model(), loss=Mine())
+    trainer.fit(X, Y, iterations=2)
+    with pytest.raises(ValueError, match=r"in no registry, so it cannot be saved; add its class to ipdlam.prox.LOSSES"):
+        trainer.save(tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    monkeypatch.setitem(LOSSES, "mine", Mine)
+    trainer.save(tmp_path / "c")
+    assert type(IPDLAM.load(tmp_path / "c", make_model(), X, Y).settings.loss) is Mine
+    monkeypatch.delitem(LOSSES, "mine")
+    with pytest.raises(CheckpointError, match="register it first"):
+        IPDLAM.load(tmp_path / "c", make_model(), X, Y)
+
+
+def test_every_registered_loss_and_regularizer_survives_the_trip():
+    for loss in LOSSES:
+        for regularizer in REGULARIZERS:
+            settings = IPDLAM(make_model(), loss=loss, regularizer=regularizer).settings
+            assert type(settings).from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+# --- a series, and writing that fails --------------------------------------------------------------------------------
+
+
+def test_two_are_kept_and_the_newest_whole_one_wins(tmp_path):
+    trainer = IPDLAM(make_model())
+    snapshots = {}
+    keep = Checkpoints(trainer, tmp_path / "all", every=2)
+    trainer.fit(
+        X,
+        Y,
+        iterations=7,
+        callbacks=[lambda r: snapshots.update({r.iteration: make_copy(trainer.model)}), keep],
+    )
+    names = sorted(path.name for path in (tmp_path / "all").iterdir())
+    assert names == ["iteration-00000004", "iteration-00000006"]
+    loaded = IPDLAM.load(tmp_path / "all", make_model(), X, Y)
+    assert len(loaded.history) == 6
+    assert same(loaded.model, snapshots[6])
+    damaged = tmp_path / "all" / "iteration-00000006" / "state-00000.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=r"iteration-00000006 is damaged.*looking for an older one"):
+        loaded = IPDLAM.load(tmp_path / "all", make_model(), X, Y)
+    assert len(loaded.history) == 4
+    assert same(loaded.model, snapshots[4])
+    shutil.rmtree(tmp_path / "all" / "iteration-00000004")
+    with pytest.warns(UserWarning), pytest.raises(CheckpointError, match="holds no whole checkpoint"):
+        IPDLAM.load(tmp_path / "all", make_model(), X, Y)
+
+
+def make_copy(model):
+    copy = make_model()
+    copy.load_state_dict(model.state_dict())
+    return copy
+
+
+def test_what_was_left_unfinished_is_never_taken_for_a_checkpoint(tmp_path):
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=2, callbacks=[Checkpoints(trainer, tmp_path, every=1)])
+    shutil.copytree(tmp_path / "iteration-00000002", tmp_path / ".unfinished-iteration-00000009")
+    shutil.copytree(tmp_path / "iteration-00000002", tmp_path / ".replaced-iteration-00000008")
+    assert len(IPDLAM.load(tmp_path, make_model(), X, Y).history) == 2
+
+
+def test_a_replacement_interrupted_between_its_renames_is_undone(tmp_path):
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=2)
+    trainer.save(tmp_path / "c")
+    (tmp_path / "c").rename(tmp_path / ".replaced-c")
+    assert len(load_without_validation(tmp_path / "c").history) == 2
+    trainer.step()
+    trainer.save(tmp_path / "c")
+    assert len(load_without_validation(tmp_path / "c").history) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def load_without_validation(path):
+    return IPDLAM.load(path, make_model(), X, Y)
+
+
+def fails_with(number, after):
+    """A save_file that fails with a system error at one of its calls, leaving half a file."""
+    calls = {"left": after}
+
+    def failing(tensors, path):
+        if calls["left"] == 0:
+            path.write_bytes(b"half")
+            raise OSError(number, os.strerror(number))
+        calls["left"] -= 1
+        save_file(tensors, path)
+
+    return failing
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_failing_disk_loses_nothing(tmp_path, monkeypatch, number, after):
+    monkeypatch.setattr(checkpoints, "PART_BYTES", 2000)  # several files
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=2)
+    trainer.save(tmp_path / "c")
+    trainer.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_file", fails_with(number, after))
+        with pytest.raises(CheckpointError, match=r"c was not written: .*Nothing in memory is lost"):
+            trainer.save(tmp_path / "c")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    assert len(load_without_validation(tmp_path / "c").history) == 2  # the older one is whole
+    trainer.step()
+    trainer.save(tmp_path / "c")
+    resumed = load_without_validation(tmp_path / "c")
+    twin = IPDLAM(make_model())
+    twin.fit(X, Y, iterations=4)
+    assert same(resumed.model, twin.model)
+
+
+def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=1)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(CheckpointError, match=r"needs 1\.\d MB and the disk has 1\.0 kB left; make room"):
+        trainer.save(tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_vanished_folder(tmp_path):
+    trainer = IPDLAM(make_model())
+    keep = Checkpoints(trainer, tmp_path / "run", every=1)
+    trainer.fit(X, Y, iterations=1, callbacks=[keep])
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"run does not exist \(any more\)"):
+        trainer.continue_fit(iterations=1, callbacks=[keep])
+    assert trainer.history[-1].iteration == 2
+    trainer.step()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder(tmp_path):
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=1)
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with pytest.raises(CheckpointError, match="cannot be written to"):
+            trainer.save(tmp_path / "c")
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_a_folder_of_something_else_is_never_replaced(tmp_path):
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=1)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    with pytest.raises(CheckpointError, match="exists and is not a checkpoint"):
+        trainer.save(tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+
+
+def test_long_tensors_are_written_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "PART_BYTES", 1000)
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=2, validation_data=VALIDATION)
+    trainer.save(tmp_path / "c")
+    files = sorted((tmp_path / "c").glob("*.safetensors"))
+    assert len(files) > 10
+    assert max(file.stat().st_size for file in files) < 4000
+    assert "z1@31" in {name for file in files for name in load_file(file)}
+    trainer.step()
+    resumed = load(tmp_path / "c")
+    resumed.step()
+    assert same(resumed.model, trainer.model)
+
+
+def test_an_unfinished_iteration_cannot_be_saved(tmp_path, monkeypatch):
+    trainer = IPDLAM(make_model())
+    trainer.fit(X, Y, iterations=1)
+    trainer._run.whole = False
+    with pytest.raises(RuntimeError, match="interrupted half-way"):
+        trainer.save(tmp_path / "c")

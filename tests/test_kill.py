@@ -1,0 +1,145 @@
+"""Nothing that was trained is lost: runs killed at any moment and resumed end with the bits of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ITERATIONS = 40
+OPTIONS = ["--hidden", "40,40", "--iterations", str(ITERATIONS), "--checkpoint-every", "1", "--chunk-size", "500"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    generator = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "samples.npz"
+    X = generator.normal(size=(8000, 20)).astype(np.float32)
+    np.savez(path, X=X, y=(X[:, 0] + X[:, 1] ** 2 > 1).astype(np.int64))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data):
+    run = data.parent / "undisturbed"
+    process = command("train", str(data), *OPTIONS, "--output", str(run))
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    return run
+
+
+def command(*arguments, **more):
+    return subprocess.Popen(
+        [sys.executable, "-m", "ipdlam", *arguments],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **more,
+    )
+
+
+def weights(run):
+    return load_file(run / "model.safetensors")
+
+
+def history(run):
+    lines = (run / "history.jsonl").read_text().splitlines()
+    return [{**json.loads(line), "seconds": None} for line in lines]
+
+
+def assert_same_run(one, other):
+    a, b = weights(one), weights(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name])
+    assert history(one) == history(other)
+
+
+def iterations_done(run):
+    path = run / "history.jsonl"
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+def wait_until(process, condition):
+    """False if the process ended first."""
+    while process.poll() is None:
+        if condition():
+            return True
+        time.sleep(0.0005)
+    return False
+
+
+def test_killed_at_ten_moments_and_resumed(data, undisturbed, tmp_path):
+    run = tmp_path / "run"
+    moments = random.Random(4)
+    process = command("train", str(data), *OPTIONS, "--output", str(run))
+    kills = inside = 0
+    while kills < 10:
+        target = iterations_done(run) + moments.randint(1, 3)
+        assert wait_until(process, lambda target=target: iterations_done(run) >= target), process.stdout.read()
+        if kills % 2 == 0:  # while a checkpoint is being written
+            assert wait_until(process, lambda: any(run.glob("checkpoints/.unfinished-*/state*"))), process.stdout.read()
+        else:
+            time.sleep(moments.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += 1
+        inside += any((run / "checkpoints").glob(".unfinished-*"))
+        process = command("train", "--resume", str(run))
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert inside >= 3  # the kills did come in the middle of writing
+    assert_same_run(run, undisturbed)
+    # What the kills left unfinished has gone; two checkpoints are kept.
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert [name for name in names if name.startswith("iteration-")] == ["iteration-00000039", "iteration-00000040"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_the_iteration_and_writes_a_checkpoint(data, undisturbed, tmp_path, number, code):
+    run = tmp_path / "run"
+    options = [*OPTIONS, "--checkpoint-every", "1000"]
+    process = command("train", str(data), *options, "--output", str(run))
+    assert wait_until(process, lambda: iterations_done(run) >= 3), process.stdout.read()
+    process.send_signal(number)
+    output = process.communicate()[0]
+    assert process.returncode == code, output
+    assert f"to go on: ipdlam train --resume {run}" in output
+    done = iterations_done(run)
+    assert 3 <= done < ITERATIONS
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"iteration-{done:08}"]
+    assert json.loads((run / "summary.json").read_text())["stop_reason"] == signal.Signals(number).name
+    assert (run / "model.safetensors").is_file()
+    resumed = command("train", "--resume", str(run))
+    output = resumed.communicate()[0]
+    assert resumed.returncode == 0, output
+    assert f"resumed after iteration {done}" in output
+    assert_same_run(run, undisturbed)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_run(data, undisturbed, tmp_path):
+    """No file may grow beyond a limit, as on a full disk: checkpoints fail, are reported, and training goes on."""
+    import resource
+
+    limit = 300_000  # the model fits, a checkpoint does not
+    run = tmp_path / "run"
+    process = command(
+        *("train", str(data), *OPTIONS, "--output", str(run)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert "was not written" in output
+    assert "Nothing in memory is lost" in output
+    assert not list((run / "checkpoints").iterdir())
+    assert_same_run(run, undisturbed)
