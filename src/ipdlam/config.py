@@ -146,7 +146,7 @@ class TrainConfig:
             if (getattr(self, name) or 0) > most:
                 raise ConfigError(f"{name} must be at most {most}, got {getattr(self, name)}")
         if self.regularizer_strength is not None and self.regularizer in ("non_negative", "none"):
-            raise ConfigError(f"regularizer_strength means nothing to {self.regularizer}; leave it out")
+            raise ConfigError(f"regularizer_strength means nothing to the regularizer {self.regularizer}; leave it out")
         if len(self.inertia) not in (1, 3):
             raise ConfigError(f"inertia must be one number or three (z, weights, a), got {len(self.inertia)}")
         if self.method == "dlam":

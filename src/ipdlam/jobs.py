@@ -112,7 +112,7 @@ class Job:
         found = series(folder.checkpoints) if folder.checkpoints.is_dir() else []
         if not found and folder.model.is_file():
             raise CheckpointError(
-                f"{folder.path} holds a model, but no checkpoint to go on from; start a new run, with --checkpoint exact"
+                f"{folder.path} holds a model but no checkpoint to go on from; start a new run, with --checkpoint exact"
             )
         if not found:
             watcher.note("no checkpoint was written yet: starting from the first iteration")
@@ -173,9 +173,9 @@ def is_light(checkpoint: Path) -> bool:
 def ending(config: TrainConfig, history: History) -> str | None:
     """Why a run that has come this far goes no further, or None."""
     scores = [record.score for record in history if record.score is not None]
-    if scores and config.target_score is not None and history[-1].score is not None:
-        if history[-1].score >= config.target_score:
-            return "target_score"
+    last = history[-1].score if history else None
+    if last is not None and config.target_score is not None and last >= config.target_score:
+        return "target_score"
     if scores and config.patience is not None and len(scores) - 1 - scores.index(max(scores)) >= config.patience:
         return "patience"
     return "iterations" if len(history) >= config.iterations else None

@@ -73,6 +73,7 @@ class TrainedModel:
         if self.mean is not None and self.scale is not None:
             tensors |= {"input.mean": self.mean.cpu(), "input.scale": self.scale.cpu()}
         about: dict[str, Any] = {
+            "format": FORMAT,
             "widths": list(self.widths),
             "activation": self.activation,
             "loss": self.loss,
@@ -81,7 +82,8 @@ class TrainedModel:
             "columns": None if self.columns is None else list(self.columns),
             "label": self.label,
         }
-        write_file(path, save(tensors, metadata={"format": FORMAT, "about": json.dumps(about)}))
+        # One entry: safetensors writes several in any order, and the same model is to be the same file.
+        write_file(path, save(tensors, metadata={"ipdlam": json.dumps(about)}))
 
 
 def load_model(path: Path) -> TrainedModel:
@@ -90,9 +92,9 @@ def load_model(path: Path) -> TrainedModel:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        if metadata.get("format") != FORMAT:
-            raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
-        about = json.loads(metadata["about"])
+        about = json.loads(metadata.get("ipdlam", "{}"))
+        if about.get("format") != FORMAT:
+            raise ValueError(f"its format is {about.get('format')!r}, not {FORMAT!r}")
         widths, dtype = check_tensors(tensors, about)  # before a network of the stated size is made
         for name, registry in (("activation", ACTIVATIONS), ("loss", LOSSES)):
             if about[name] not in registry:

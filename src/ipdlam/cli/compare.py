@@ -101,7 +101,6 @@ def compare(
     make_folder(folder)
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    warnings.showwarning = lambda message, *details, **more: console.print(f"warning: {message}")
     scored = "" if split.validation is None else f", scored on {len(split.validation[0])} ({split.scored_on})"
     console.print(f"{problem.title} · {len(split.X)} samples{scored}")
     console.print(
@@ -109,7 +108,9 @@ def compare(
         f"{rate:g}, batches of {rows_in_batch}"
     )
     histories = {}
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    bars = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with warnings.catch_warnings(), bars as progress:
+        warnings.showwarning = lambda message, *details, **more: console.print(f"warning: {message}")
         for name in names:
             task = progress.add_task(title(name), total=config.iterations)
             histories[name] = run_method(

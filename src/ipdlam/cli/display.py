@@ -202,13 +202,13 @@ class Screen(Lines):
         ]
         # Room for the ^C that a terminal echoes at the end of the last line: a wrap would tear the bar.
         table = Table.grid(padding=(0, 1))
-        table.width = max(40, self.console.width - 4)
-        shares = (10, 10, 22) if self.console.width >= 78 else (1,)  # the best score is the longest
-        for share in shares:
+        spare = self.console.width - 80  # the labels and three columns of values take 77, the best score most of them
+        widths = [least + min(spare // 3, 12) for least in (9, 9, 21)] if spare >= 0 else [0]
+        for width in widths:
             table.add_column(style="dim", no_wrap=True)
-            table.add_column(justify="left", no_wrap=True, ratio=share)
-        for row in range(0, len(cells), len(shares)):
-            table.add_row(*(text for pair in cells[row : row + len(shares)] for text in pair))
+            table.add_column(justify="left", no_wrap=True, min_width=width)
+        for row in range(0, len(cells), len(widths)):
+            table.add_row(*(text for pair in cells[row : row + len(widths)] for text in pair))
         self.figures = table
         self.live.refresh()
 

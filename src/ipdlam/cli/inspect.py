@@ -107,5 +107,6 @@ def datasets(data_dir: DataDir = None) -> None:
     for column in ("name", "what", "where"):
         table.add_column(column, overflow="fold")
     for name, description, path, remedy in listing(data_dir):
-        table.add_row(name, description, str(path) if path is not None else f"not found; {remedy}")
+        where = "part of ipdlam" if name == "digits" else f"not found; {remedy}" if path is None else str(path)
+        table.add_row(name, description, where)
     Console(highlight=False, markup=False).print(table)

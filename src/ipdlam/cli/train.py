@@ -107,17 +107,18 @@ def train(
     else:
         folder = RunFolder.new(resolved)
     display.note(f"reading {resolved.data} ...")
-    with warnings.catch_warnings(), StopSignals(display) as stop:
+    with warnings.catch_warnings():
         warnings.showwarning = lambda message, *details, **more: display.warn(str(message))
         job = Job(resolved, folder, progress=not (quiet or as_json))
-        try:
-            history = job.run(display, resume=resume is not None, stop=stop)
-        except DivergenceError as error:
-            display.close()
-            display.end(job, error.history)
-            raise
-        finally:
-            display.close()
+        with StopSignals(display) as stop:
+            try:
+                history = job.run(display, resume=resume is not None, stop=stop)
+            except DivergenceError as error:
+                display.close()
+                display.end(job, error.history)
+                raise
+            finally:
+                display.close()
     display.end(job, history)
     if stop.received is not None:
         display.note(f"to go on: ipdlam train --resume {folder.path}")
