@@ -81,7 +81,7 @@ def script_scores(monkeypatch, *accuracies):
     """Evaluations give these accuracies in turn, so that a test knows which epoch is the best."""
     script = iter(accuracies)
     monkeypatch.setattr(
-        ipdlam.baselines.optimizers, "evaluate", lambda model, loss, samples, chunk_size: Evaluation(1.0, next(script))
+        ipdlam.evaluation, "evaluate", lambda model, loss, samples, chunk_size: Evaluation(1.0, next(script))
     )
 
 
@@ -265,13 +265,13 @@ def test_evaluate_every_leaves_gaps_but_evaluates_the_last():
 
 
 def test_seconds_do_not_count_evaluation(monkeypatch):
-    real = ipdlam.baselines.optimizers.evaluate
+    real = ipdlam.evaluation.evaluate
 
     def slow(model, loss, samples, chunk_size):
         time.sleep(0.3)
         return real(model, loss, samples, chunk_size)
 
-    monkeypatch.setattr(ipdlam.baselines.optimizers, "evaluate", slow)
+    monkeypatch.setattr(ipdlam.evaluation, "evaluate", slow)
     started = time.perf_counter()
     # Two epochs: the clock of the second would hold the evaluation of the first.
     history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=2, validation_data=(X_NEW, Y_NEW))
@@ -392,7 +392,7 @@ def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
     def interrupt(model, loss, samples, chunk_size):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ipdlam.baselines.optimizers, "evaluate", interrupt)
+    monkeypatch.setattr(ipdlam.evaluation, "evaluate", interrupt)
     model, twin = make_model(WIDTHS), make_model(WIDTHS)
     trainer = BackPropagation(model)
     history = trainer.fit(X, Y, epochs=9)

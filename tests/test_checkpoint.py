@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,9 +88,6 @@ def test_dlam_resumes_too(tmp_path):
 
 
 def test_the_best_weights_and_the_patience_survive(tmp_path):
-    def fit(trainer, method, iterations, **more):
-        return method(iterations=iterations, restore_best=True, patience=4, **more)
-
     straight = IPDLAM(make_model(), regularizer=None)
     history = straight.fit(X, Y, iterations=60, restore_best=True, patience=4, validation_data=VALIDATION)
     assert history.stop_reason == "patience"  # or this test shows nothing
@@ -257,6 +256,10 @@ def test_a_manifest_cannot_name_files_elsewhere(saved, name):
         lambda m: m["content"].pop("settings"),
         lambda m: m["content"].pop("run"),
         lambda m: m["content"]["run"].update(iteration="many"),
+        lambda m: m["content"]["run"].update(iteration=float("inf")),
+        lambda m: m["content"]["run"].update(iteration=-1),
+        lambda m: m["content"]["run"].update(history=[]),
+        lambda m: m["content"]["run"].update(best_score="high"),
         lambda m: m["content"]["run"].update(history=[{}]),
         lambda m: m["content"]["run"]["moments"].pop("1"),
         lambda m: m["content"]["settings"].update(loss={"name": "os.system"}),
@@ -301,9 +304,15 @@ def test_tensors_that_do_not_fit_are_refused(saved, change):
 
 
 def test_nothing_is_pickled_or_run(saved):
-    for file in saved.iterdir():
-        assert file.suffix in (".json", ".safetensors")
-        assert b"pickle" not in file.read_bytes()
+    assert {file.suffix for file in saved.iterdir()} == {".json", ".safetensors"}
+    json.loads((saved / "manifest.json").read_text())
+    for source in Path(ipdlam.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            assert not {"pickle", "marshal", "shelve", "joblib"} & set(names), source
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert called not in ("torch.load", "torch.save", "eval", "exec"), (source, called)
+            assert called != "np.load" or "allow_pickle=False" in ast.unparse(node), source
 
 
 def test_a_loss_of_the_users_is_saved_by_its_registered_name(tmp_path, monkeypatch):
@@ -363,6 +372,28 @@ def make_copy(model):
     copy = make_model()
     copy.load_state_dict(model.state_dict())
     return copy
+
+
+def test_the_checkpoints_of_another_run_are_left_alone(tmp_path):
+    first = IPDLAM(make_model())
+    first.fit(X, Y, iterations=4, callbacks=[Checkpoints(first, tmp_path, every=2)])
+    with pytest.raises(CheckpointError, match=r"holds iteration-00000004 of another run.*choose another folder"):
+        Checkpoints(IPDLAM(make_model()), tmp_path)
+    again = Checkpoints(first, tmp_path, every=2)  # of the same run: it goes on
+    first.continue_fit(iterations=2, callbacks=[again])
+    with pytest.raises(CheckpointError, match="of another run"):
+        first.fit(X, Y, iterations=2, callbacks=[again])  # from the beginning: a new run
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-00000004", "iteration-00000006"]
+
+
+def test_what_kills_left_behind_goes_with_the_next_save(tmp_path):
+    trainer = IPDLAM(make_model())
+    keep = Checkpoints(trainer, tmp_path, every=1)
+    trainer.fit(X, Y, iterations=2, callbacks=[keep])
+    for name in (".unfinished-iteration-00000009", ".replaced-iteration-00000001", ".replaced-iteration-00000003"):
+        shutil.copytree(tmp_path / "iteration-00000002", tmp_path / name)
+    trainer.continue_fit(iterations=2, callbacks=[keep])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-00000003", "iteration-00000004"]
 
 
 def test_what_was_left_unfinished_is_never_taken_for_a_checkpoint(tmp_path):

@@ -72,7 +72,7 @@ def script_scores(monkeypatch, training=None, validation=None):
     def evaluate(model, loss, samples, chunk_size):
         return Evaluation(1.0, next(scripts[len(samples)], 0.0))
 
-    monkeypatch.setattr(ipdlam.trainer, "evaluate", evaluate)
+    monkeypatch.setattr(ipdlam.evaluation, "evaluate", evaluate)
 
 
 @contextmanager
@@ -229,13 +229,13 @@ def test_seconds_never_decrease():
 
 
 def test_seconds_do_not_count_evaluation(monkeypatch):
-    real = ipdlam.trainer.evaluate
+    real = ipdlam.evaluation.evaluate
 
     def slow(model, loss, samples, chunk_size):
         time.sleep(0.3)
         return real(model, loss, samples, chunk_size)
 
-    monkeypatch.setattr(ipdlam.trainer, "evaluate", slow)
+    monkeypatch.setattr(ipdlam.evaluation, "evaluate", slow)
     started = time.perf_counter()
     # Two iterations: the clock of the second would hold the evaluation of the first.
     history = IPDLAM(make_model(WIDTHS)).fit(X, Y, iterations=2, validation_data=(X_NEW, Y_NEW))

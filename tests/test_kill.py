@@ -102,7 +102,7 @@ def test_killed_at_ten_moments_and_resumed(data, undisturbed, tmp_path):
     assert_same_run(run, undisturbed)
     # What the kills left unfinished has gone; two checkpoints are kept.
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
-    assert [name for name in names if name.startswith("iteration-")] == ["iteration-00000039", "iteration-00000040"]
+    assert names == ["iteration-00000039", "iteration-00000040"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -143,3 +143,61 @@ def test_a_disk_that_is_full_in_the_middle_of_a_run(data, undisturbed, tmp_path)
     assert "Nothing in memory is lost" in output
     assert not list((run / "checkpoints").iterdir())
     assert_same_run(run, undisturbed)
+
+
+def test_a_reader_that_goes_away(data, undisturbed, tmp_path):
+    """``ipdlam train ... | head -3``: the run stops as for a signal, and can go on."""
+    run = tmp_path / "run"
+    process = command("train", str(data), *OPTIONS, "--checkpoint-every", "1000", "--output", str(run))
+    for _ in range(3):
+        process.stdout.readline()
+    process.stdout.close()
+    assert process.wait() == 128 + signal.SIGPIPE
+    assert len(list((run / "checkpoints").glob("iteration-*"))) == 1
+    resumed = command("train", "--resume", str(run))
+    output = resumed.communicate()[0]
+    assert resumed.returncode == 0, output
+    assert_same_run(run, undisturbed)
+
+
+def test_a_second_sigterm_does_not_cost_the_checkpoint(data, tmp_path):
+    run = tmp_path / "run"
+    options = [*OPTIONS, "--iterations", "2000", "--checkpoint-every", "2000"]
+    process = command("train", str(data), *options, "--output", str(run))
+    assert wait_until(process, lambda: iterations_done(run) >= 2), process.stdout.read()
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate()[0]
+    assert process.returncode == 143, output
+    assert len(list((run / "checkpoints").glob("iteration-*"))) == 1
+
+
+def test_two_processes_never_share_a_folder(data, tmp_path):
+    options = [*OPTIONS, "--iterations", "2000", "--checkpoint-every", "2000"]
+    first = command("train", str(data), *options, "--output", "run", cwd=tmp_path)
+    assert wait_until(first, lambda: iterations_done(tmp_path / "run") >= 2), first.stdout.read()
+    second = command("train", "--resume", "run", "--iterations", "3000", cwd=tmp_path)
+    output = second.communicate()[0]
+    assert second.returncode == 2
+    assert "another process is training in run" in output
+    first.send_signal(signal.SIGTERM)
+    first.communicate()
+    assert first.returncode == 143
+    # Runs that start in the same second without a name get a folder each.
+    quick = ["--hidden", "3", "--iterations", "1", "--checkpoint", "none", "--quiet"]
+    together = [command("train", str(data), *quick, cwd=tmp_path) for _ in range(3)]
+    outputs = [process.communicate()[0] for process in together]
+    assert [process.returncode for process in together] == [0, 0, 0], outputs
+    assert len(list((tmp_path / "runs").glob("*/model.safetensors"))) == 3
+
+
+def test_a_run_goes_on_from_another_folder(data, tmp_path):
+    """Data given by a relative path are found again."""
+    quick = ["--hidden", "3", "--checkpoint-every", "1"]
+    run = command("train", data.name, *quick, "--iterations", "2", "--output", str(tmp_path / "run"), cwd=data.parent)
+    assert run.wait() == 0, run.stdout.read()
+    run.communicate()
+    again = command("train", "--resume", "run", "--iterations", "3", cwd=tmp_path)
+    output = again.communicate()[0]
+    assert again.returncode == 0, output
+    assert "resumed after iteration 2" in output

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any
 from ipdlam.version import __version__
 
 if TYPE_CHECKING:
-    from ipdlam import baselines, callbacks, checkpoint, datasets, prox
-    from ipdlam.errors import CheckpointError, DivergenceError, SolveError, StopTraining, UnsupportedModelError
+    from ipdlam import baselines, callbacks, checkpoint, datasets, plots, prox
+    from ipdlam.errors import (
+        CheckpointError,
+        DataError,
+        DivergenceError,
+        SolveError,
+        StopTraining,
+        UnsupportedModelError,
+    )
     from ipdlam.history import History, Record
     from ipdlam.initialisation import initialise
     from ipdlam.objective import Objective
@@ -19,8 +26,10 @@ HOMES = {
     "callbacks": "ipdlam.callbacks",
     "checkpoint": "ipdlam.checkpoint",
     "datasets": "ipdlam.datasets",
+    "plots": "ipdlam.plots",
     "prox": "ipdlam.prox",
     "CheckpointError": "ipdlam.errors",
+    "DataError": "ipdlam.errors",
     "DivergenceError": "ipdlam.errors",
     "SolveError": "ipdlam.errors",
     "StopTraining": "ipdlam.errors",
@@ -37,6 +46,7 @@ __all__ = [
     "DLAM",
     "IPDLAM",
     "CheckpointError",
+    "DataError",
     "DivergenceError",
     "History",
     "Objective",
@@ -50,6 +60,7 @@ __all__ = [
     "checkpoint",
     "datasets",
     "initialise",
+    "plots",
     "prox",
 ]
 

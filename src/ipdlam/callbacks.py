@@ -6,8 +6,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipdlam.checkpoint import prune
+from ipdlam.checkpoint import in_series, prune, series
 from ipdlam.checks import check_integer
+from ipdlam.errors import CheckpointError
 from ipdlam.history import Record
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 class Checkpoints:
     """Saves the trainer into ``folder/iteration-...`` every so many iterations and keeps the newest ones.
 
-    >>> # trainer.fit(X, y, callbacks=[Checkpoints(trainer, "checkpoints", every=10)])
-    >>> # trainer = IPDLAM.load("checkpoints", model, X, y); trainer.continue_fit(iterations=40)
+    ``trainer.fit(X, y, callbacks=[Checkpoints(trainer, "checkpoints", every=10)])`` saves;
+    ``IPDLAM.load("checkpoints", model, X, y)`` takes up the newest whole one. A folder that holds later iterations than
+    the trainer has made belongs to another run, and is refused.
     """
 
     def __init__(
@@ -29,19 +31,27 @@ class Checkpoints:
         self.every = check_integer("every", every, low=1)
         self.keep = check_integer("keep", keep, low=1)
         self.light = light
-        self.saved: int | None = None  # the iteration of the last one
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._refuse_later(trainer.iteration)
 
     def __call__(self, record: Record) -> None:
         if record.iteration % self.every == 0:
             self.save(record.iteration)
 
     def save(self, iteration: int) -> None:
-        """Save now, unless this iteration has been saved."""
-        if self.saved != iteration:
-            self.trainer.save(self.folder / f"iteration-{iteration:08}", light=self.light)
-            self.saved = iteration
-            prune(self.folder, self.keep)
+        """Save now."""
+        self._refuse_later(iteration)
+        self.trainer.save(in_series(self.folder, iteration), light=self.light)
+        prune(self.folder, self.keep)
+
+    def _refuse_later(self, iteration: int) -> None:
+        """Later ones than the trainer has made are those of another run: it would lose them, or this run its own."""
+        later = [path for path in series(self.folder) if path > in_series(self.folder, iteration)]
+        if later:
+            raise CheckpointError(
+                f"{self.folder} holds {later[0].name} of another run, but this one is at iteration {iteration}; "
+                "load it, or choose another folder"
+            )
 
 
 def summary_writer() -> Any:

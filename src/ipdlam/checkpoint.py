@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ipdlam.errors import CheckpointError
-from ipdlam.storage import REPLACED, recover, sha256, write_folder
+from ipdlam.storage import REPLACED, TEMPORARY, explained, recover, sha256, write_folder
 
 FORMAT = {"format": "ipdlam checkpoint", "version": 1}
 MANIFEST = "manifest.json"
@@ -51,7 +51,7 @@ class Checkpoint:
         """Whatever goes wrong while its content is read is the checkpoint's fault."""
         try:
             yield
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, AttributeError) as error:
             raise CheckpointError(f"{self.path} cannot be used: {type(error).__name__}: {error}") from error
 
     @torch.no_grad()
@@ -156,17 +156,32 @@ def read_checkpoint(path: Path) -> Checkpoint:
     raise CheckpointError(f"{path} holds no whole checkpoint" + "".join(f"; {problem}" for problem in problems))
 
 
+def in_series(folder: Path, iteration: int) -> Path:
+    """Where the checkpoint of an iteration goes in the folder of a run's checkpoints."""
+    return folder / f"iteration-{iteration:08}"
+
+
 def series(folder: Path) -> list[Path]:
-    """The checkpoints of one run, the newest first."""
-    return sorted((path for path in folder.iterdir() if SERIES_NAME.fullmatch(path.name)), reverse=True)
+    """The checkpoints of one run, the newest first; none where there is no folder."""
+    return sorted((path for path in folder.glob("iteration-*") if SERIES_NAME.fullmatch(path.name)), reverse=True)
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all checkpoints of a run but the newest ones."""
-    for path in series(folder)[keep:]:
-        leaving = path.with_name(REPLACED + path.name)  # a name of no checkpoint, so that no half of one is ever seen
-        path.rename(leaving)
-        shutil.rmtree(leaving, ignore_errors=True)
+    """Remove all checkpoints of a run but the newest ones, and whatever was left unfinished."""
+    with explained(folder / MANIFEST, 0):
+        for path in series(folder)[keep:]:
+            discard(path)
+        for prefix in (TEMPORARY, REPLACED):
+            for path in folder.glob(f"{prefix}iteration-*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def discard(path: Path) -> None:
+    """Remove a checkpoint, under a name of no checkpoint, so that no half of one is ever seen."""
+    leaving = path.with_name(REPLACED + path.name)
+    shutil.rmtree(leaving, ignore_errors=True)
+    path.rename(leaving)
+    shutil.rmtree(leaving, ignore_errors=True)
 
 
 def read_whole(path: Path) -> Checkpoint:

@@ -36,8 +36,8 @@ CHECKPOINTS = ("exact", "light", "none")
 DATA, NETWORK, METHOD, RUN, OUTPUT = "Data", "Network", "Method", "Run", "Output"
 # What an earlier run may go on with otherwise; that its data are the same is seen from the data themselves.
 CHANGEABLE = (
-    *("iterations", "patience", "target_score", "checkpoint", "checkpoint_every", "tensorboard"),
-    *("data_dir", "offline"),
+    *("iterations", "patience", "target_score", "checkpoint_every", "tensorboard"),
+    *("data", "data_dir", "offline"),  # files may have moved; that they are the same is checked by their sha256
 )
 MOST = {"seed": 2**64 - 1, "threads": 1024}  # beyond these torch overflows, or ends the process
 

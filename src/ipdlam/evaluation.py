@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,3 +33,15 @@ def evaluate(model: nn.Sequential, loss: Loss, samples: Samples, chunk_size: int
             if samples.labelled:
                 correct += weighted_sum(loss.predict(outputs) == samples.y[rows], weight)
     return Evaluation(total_loss / total_weight, correct / total_weight if samples.labelled else None)
+
+
+def scores(
+    model: nn.Sequential, loss: Loss, samples: Samples, validation: Samples | None, chunk_size: int
+) -> dict[str, Any]:
+    """The fields of a record that the true forward pass fills."""
+    train = evaluate(model, loss, samples, chunk_size)
+    found = {"train_loss": train.loss, "train_accuracy": train.accuracy}
+    if validation is not None:
+        held_out = evaluate(model, loss, validation, chunk_size)
+        found |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.accuracy}
+    return found

@@ -6,10 +6,10 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 from ipdlam.callbacks import Checkpoints, TensorBoard, summary_writer
-from ipdlam.checkpoint import MANIFEST, differences, series
+from ipdlam.checkpoint import MANIFEST, differences, discard, in_series, series
 from ipdlam.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.environment import environment
 from ipdlam.errors import CheckpointError, DivergenceError
@@ -40,7 +40,7 @@ def kept_going(save: Callable[[T], None], watcher: Watcher) -> Callable[[T], Non
     def attempt(given: T) -> None:
         try:
             save(given)
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             watcher.warn(str(error))
 
     return attempt
@@ -52,6 +52,7 @@ class Job:
     def __init__(self, config: TrainConfig, folder: RunFolder, *, progress: bool = False) -> None:
         self.config = config
         self.folder = folder
+        self._lock: IO[str] | None = None  # holds the folder
         if config.tensorboard:
             summary_writer()
         self.problem = Problem(config, progress=progress)
@@ -65,19 +66,31 @@ class Job:
 
     def run(self, watcher: Watcher, *, resume: bool, stop: Callback) -> History:
         """Train to the end of the configuration, or until ``stop`` raises ``StopTraining`` after an iteration."""
-        config, folder, split = self.config, self.folder, self.problem.split
+        try:
+            return self._run(watcher, resume, stop)
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+
+    def _run(self, watcher: Watcher, resume: bool, stop: Callback) -> History:
+        config, split = self.config, self.problem.split
+        if resume:
+            self._claim(new=False)
         with blamed_on_settings():
             if not (resume and self._resume(watcher)):
                 self.trainer.start(split.X, split.y, validation_data=split.validation)
+        if not resume:  # a run that cannot start leaves no folder
+            self._claim(new=True)
+        folder = self.folder
         folder.create(config)
-        folder.write_json(folder.environment, environment())
+        self._note_environment(watcher)
         folder.write_history(self.trainer.history)
         watcher.begin(self, self.trainer.history)
         callbacks: list[Callback] = [kept_going(folder.append, watcher), watcher.record]
         tensorboard = None
         if config.tensorboard:
             tensorboard = TensorBoard(folder.path / "tensorboard", purge_step=len(self.trainer.history) + 1)
-            callbacks.append(tensorboard)
+            callbacks.append(kept_going(tensorboard, watcher))
         checkpoints = None
         if config.checkpoint != "none":
             light = config.checkpoint == "light"
@@ -101,10 +114,35 @@ class Job:
             if tensorboard is not None:
                 tensorboard.close()
         history.stop_reason = ended or history.stop_reason
-        if checkpoints is not None and history.stop_reason != "interrupted":  # in the middle of an iteration
+        saved = in_series(folder.checkpoints, len(history)).exists()
+        if checkpoints is not None and not saved and history.stop_reason != "interrupted":  # perhaps half-way
             kept_going(checkpoints.save, watcher)(len(history))
         self._finish(history, watcher)
         return history
+
+    def _claim(self, *, new: bool) -> None:
+        """Hold the folder; where its name was not given and another run was quicker, take the next one."""
+        while True:
+            try:
+                self._lock = self.folder.claim(new=new)
+                return
+            except ConfigError:
+                if not new or self.config.output is not None:
+                    raise
+                self.folder = RunFolder.new(self.config)
+
+    def _note_environment(self, watcher: Watcher) -> None:
+        """Write where the run was begun; a resumed one says what differs, for it may not have the same bits."""
+        folder, now = self.folder, environment()
+        try:
+            before = json.loads(folder.environment.read_bytes())
+        except (OSError, ValueError):
+            folder.write_json(folder.environment, now)
+            return
+        told = ("ipdlam", "torch", "numpy", "processor", "threads")
+        changed = differences({key: before.get(key) for key in told}, {key: now[key] for key in told}, "")
+        if changed:
+            watcher.warn(f"the run was begun elsewhere, so its last bits may differ: {'; '.join(changed)}")
 
     def _resume(self, watcher: Watcher) -> bool:
         """Take up the newest whole checkpoint; False where there is none yet."""
@@ -129,6 +167,9 @@ class Job:
         if changed:
             raise CheckpointError(f"the settings of {folder.path} have changed: {'; '.join(changed)}")
         self.trainer = loaded
+        for path in found:  # newer ones were damaged, and said so
+            if path > in_series(folder.checkpoints, loaded.iteration):
+                discard(path)
         watcher.note(f"resumed after iteration {len(loaded.history)}")
         return True
 
@@ -166,7 +207,7 @@ def is_light(checkpoint: Path) -> bool:
     """Whether a checkpoint says that it holds weights alone; a damaged one says nothing."""
     try:
         return bool(json.loads((checkpoint / MANIFEST).read_bytes())["content"]["kind"] == "light")
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -207,6 +248,6 @@ def resumed_config(folder: RunFolder, given: dict[str, object]) -> TrainConfig:
         if line.split()[0] not in CHANGEABLE:
             raise ConfigError(
                 f"{folder.path} cannot go on with other settings: {line}; only "
-                f"{', '.join(name for name in CHANGEABLE if name != 'output')} may change. Start a new run instead"
+                f"{', '.join(CHANGEABLE)} may change. Start a new run instead"
             )
-    return changed.changed({"output": str(folder.path)})
+    return changed

@@ -96,6 +96,13 @@ class Problem:
         """The data and the network, in a line."""
         return f"{self.data.name}, {'-'.join(str(width) for width in self.widths)}"
 
+    @property
+    def heading(self) -> str:
+        """The data, the network and how many samples, in a line."""
+        split = self.split
+        scored = "" if split.validation is None else f", scored on {len(split.validation[0])} ({split.scored_on})"
+        return f"{self.title} · {len(split.X)} samples{scored}"
+
     def make_model(self) -> nn.Sequential:
         """The network with its initial weights, the same at every call."""
         config, dtype = self.config, getattr(torch, self.config.dtype)

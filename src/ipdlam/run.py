@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from ipdlam.checks import check_number
 from ipdlam.history import History, Record
 from ipdlam.inputs import Samples
 from ipdlam.linalg import aligned_empty
@@ -126,6 +127,10 @@ class Run:
     def restore(self, counters: dict[str, Any], network: Network) -> None:
         """Make this the run with these counters, whose :meth:`tensors` remain to be filled."""
         self.iteration, self.seconds = int(counters["iteration"]), float(counters["seconds"])
+        if self.iteration != len(counters["history"]):
+            raise ValueError(f"it is of iteration {self.iteration}, but has {len(counters['history'])} records")
+        if counters["best_score"] is not None:
+            check_number("best_score", counters["best_score"])
         self.objective = Objective.from_dict(counters["objective"])
         self.history = History(Record.from_dict(fields) for fields in counters["history"])
         best_weights = network.read() if counters["has_best_weights"] else None

@@ -8,12 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ipdlam.config import ConfigError, TrainConfig, read_toml
 from ipdlam.errors import CheckpointError
 from ipdlam.history import History, Record
 from ipdlam.storage import explained, write_file
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: nothing holds the folder
+    fcntl = None  # type: ignore[assignment]
+
+
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -60,9 +68,29 @@ class RunFolder:
             raise ConfigError(f"output {folder.path} exists already; choose another --output{hint}")
         return folder
 
-    def create(self, config: TrainConfig) -> None:
-        """Make the folder, with the configuration in it; what an earlier end of the run says is no longer true."""
+    def claim(self, *, new: bool) -> IO[str] | None:
+        """Make the folder and hold it for this process, as long as what is returned stays open.
+
+        A second process that trains in it, or a new run in a folder that holds anything, is refused.
+        """
         make_folder(self.path)
+        try:
+            lock = (self.path / LOCK).open("w")
+        except OSError as error:
+            raise ConfigError(f"output {self.path} cannot be written to: {error.strerror or error}") from error
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.close()
+                raise ConfigError(f"another process is training in {self.path}; choose another --output") from error
+        if new and is_taken(self.path):
+            lock.close()
+            raise ConfigError(f"output {self.path} exists already; choose another --output")
+        return lock
+
+    def create(self, config: TrainConfig) -> None:
+        """Begin, in a folder that was claimed; what an earlier end of the run says is no longer true."""
         make_folder(self.checkpoints)
         self.write_config(config)
         self.summary.unlink(missing_ok=True)
@@ -80,7 +108,9 @@ class RunFolder:
         return TrainConfig().changed(read_toml(self.config))
 
     def write_config(self, config: TrainConfig) -> None:
-        write_file(self.config, config.changed({"output": str(self.path)}).to_toml().encode())
+        """All settings but the folder itself, so that the file can be fed back, from any folder, for another run."""
+        places = {name: absolute(getattr(config, name)) for name in ("data", "data_dir")}
+        write_file(self.config, config.changed({"output": None, **places}).to_toml().encode())
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         write_file(path, (json.dumps(content, indent=1) + "\n").encode())
@@ -111,10 +141,17 @@ def line(record: Record) -> str:
     return json.dumps(record.to_dict()) + "\n"
 
 
+def absolute(place: str | None) -> str | None:
+    """A path as it is found from anywhere; names of data sets stay as they are."""
+    if place is None or not os.path.exists(os.path.expanduser(place)):
+        return place
+    return os.path.abspath(os.path.expanduser(place))
+
+
 def is_taken(path: Path) -> bool:
     """Whether something is there that a run must not write into."""
     try:
-        return path.exists() and (not path.is_dir() or any(path.iterdir()))
+        return path.exists() and (not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir()))
     except OSError as error:
         raise ConfigError(f"output {path} cannot be used: {error.strerror or error}") from error
 

@@ -57,11 +57,15 @@ def write_file(path: Path, content: bytes) -> None:
     """Write a file so that ``path`` is always the old content or the new one, never a part."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     with explained(path, len(content)):
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         sync(path.parent)
 
 
@@ -69,12 +73,13 @@ def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:
     """Make the folder ``path`` by ``fill``, which writes about ``size`` bytes into the folder it is given.
 
     The folder appears under its name when all of it is on the disk; one of that name is replaced then. What earlier
-    attempts left unfinished is removed.
+    attempts at it left unfinished is removed.
     """
     temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
     with explained(path, size):
         recover(path)
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left in (temporary, replaced):
+            shutil.rmtree(left, ignore_errors=True)
         temporary.mkdir()
         try:
             free = shutil.disk_usage(temporary).free

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from ipdlam.checkpoint import differences, read_checkpoint, refuse_differences, state_bytes, write_checkpoint
 from ipdlam.checks import check_integer
 from ipdlam.errors import CheckpointError, DivergenceError, SolveError
-from ipdlam.evaluation import evaluate
+from ipdlam.evaluation import scores
 from ipdlam.history import History, Record
 from ipdlam.inputs import ArrayLike, ValidationData, check_samples, check_validation
 from ipdlam.linalg import all_finite
@@ -94,6 +94,11 @@ class IPDLAM:
     def history(self) -> History:
         """The records of the run so far."""
         return self._started().history
+
+    @property
+    def iteration(self) -> int:
+        """How many iterations the run has made; 0 before it starts."""
+        return 0 if self._run is None else self._run.iteration
 
     def objective(self) -> Objective:
         """Phi term by term, and the gaps, at the current iterate."""
@@ -343,17 +348,13 @@ class IPDLAM:
 
     def _record(self, run: Run, objective: Objective, evaluated: bool) -> Record:
         """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""
-        scores: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         try:
             if evaluated:
-                size = self.settings.chunk_size
-                train = evaluate(self.model, self.settings.loss, run.shard.samples, size)
-                scores = {"train_loss": train.loss, "train_accuracy": train.accuracy}
-                if run.validation is not None:
-                    validation = evaluate(self.model, self.settings.loss, run.validation, size)
-                    scores |= {"validation_loss": validation.loss, "validation_accuracy": validation.accuracy}
+                settings = self.settings
+                found = scores(self.model, settings.loss, run.shard.samples, run.validation, settings.chunk_size)
         finally:
-            record = Record(iteration=run.iteration, seconds=run.seconds, **objective.terms(), **scores)
+            record = Record(iteration=run.iteration, seconds=run.seconds, **objective.terms(), **found)
             run.history.append(record)
         return record
 

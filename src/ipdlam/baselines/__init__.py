@@ -1,5 +1,8 @@
-"""Other ways to train the same models, under the protocol of :class:`ipdlam.IPDLAM`, to compare with."""
+"""What the method is compared with, under the same protocol: torch's optimizers and other alternating methods."""
 
+from ipdlam.baselines.bcd import BCD
+from ipdlam.baselines.dladmm import DLADMM
 from ipdlam.baselines.optimizers import OPTIMIZERS, BackPropagation
+from ipdlam.baselines.protocol import Baseline
 
-__all__ = ["OPTIMIZERS", "BackPropagation"]
+__all__ = ["BCD", "DLADMM", "OPTIMIZERS", "BackPropagation", "Baseline"]

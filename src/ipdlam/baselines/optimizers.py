@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import functools
-import math
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ipdlam.baselines.protocol import Baseline, State
 from ipdlam.checks import check_integer, check_number
-from ipdlam.errors import DivergenceError
-from ipdlam.evaluation import evaluate
-from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_samples, check_validation
-from ipdlam.linalg import all_finite
-from ipdlam.loop import Callback, Progress, Stopping, Weights, check_callbacks, run_loop
-from ipdlam.network import Network
-from ipdlam.prox import LOSSES, Loss
-from ipdlam.settings import by_name
-from ipdlam.shards import default_chunk_size
+from ipdlam.history import History
+from ipdlam.inputs import ArrayLike, Samples, ValidationData
+from ipdlam.loop import Callback, Stopping
+from ipdlam.objective import Objective
+from ipdlam.prox import Loss
 
 LARGEST_SEED = 2**64 - 1
 LARGEST_RATE = 1e30  # some way below the largest float32: the optimizers divide it by numbers such as 1 - beta
@@ -41,22 +34,15 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 @dataclass
-class Run:
-    """What goes on from one epoch to the next."""
+class Descent(State):
+    """What an optimizer remembers; its moments cannot be taken back once an epoch is under way."""
 
-    samples: Samples
-    validation: Samples | None
     optimizer: Optimizer
     generator: torch.Generator  # of the order of the samples
-    weights: Weights  # of the last finished epoch; the model may hold the best ones, or half an epoch
-    progress: Progress = field(default_factory=Progress)
-    history: History = field(default_factory=History)
-    epoch: int = 0
-    seconds: float = 0.0
-    whole: bool = True  # False while an epoch is under way: the optimizer's moments cannot be taken back
+    loss: float = 0.0  # of the last epoch, each sample's as it was met
 
 
-class BackPropagation:
+class BackPropagation(Baseline):
     """Trains ``model`` in place by a gradient method, with the interface of :class:`ipdlam.IPDLAM`.
 
     For every batch of the shuffled samples it takes one step of the optimizer down the gradient of
@@ -89,6 +75,8 @@ class BackPropagation:
     True
     """
 
+    unit = "epoch"
+
     def __init__(
         self,
         model: nn.Sequential,
@@ -100,74 +88,16 @@ class BackPropagation:
         seed: int = 0,
         chunk_size: int | None = None,
     ) -> None:
-        self.network = Network(model)
+        super().__init__(model, loss, chunk_size)
         if not isinstance(optimizer, str) or optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
         self.optimizer = optimizer
-        self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
         self.learning_rate = check_number("learning_rate", learning_rate, 0.0, LARGEST_RATE, strict=True)
+        self.remedy = f"Use a learning_rate below {self.learning_rate:g}, or scale the inputs"
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.seed = check_integer("seed", seed, 0)
         if self.seed > LARGEST_SEED:
             raise ValueError(f"seed must be below 2**64, got {seed!r}")
-        rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
-        self.chunk_size = check_integer("chunk_size", rows, 1)
-        self._run: Run | None = None
-
-    @property
-    def model(self) -> nn.Sequential:
-        """The model being trained."""
-        return self.network.model
-
-    @property
-    def history(self) -> History:
-        """The records of the run so far."""
-        return self._started().history
-
-    def start(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> None:
-        """Check the data, and begin a run from the model as it is: a new optimizer, and the seed's first order."""
-        self.network = Network(self.model)
-        samples = check_samples(self.network, self.loss, X, y, sample_weight)
-        validation = None if validation_data is None else check_validation(self.network, self.loss, validation_data)
-        weights = self.network.read()
-        optimizer = OPTIMIZERS[self.optimizer](self.model.parameters(), lr=self.learning_rate)
-        generator = torch.Generator().manual_seed(self.seed)
-        self._run = Run(counted(samples), validation, optimizer, generator, weights)
-
-    def step(self, *, evaluate: bool = True) -> Record:
-        """One epoch; ``evaluate`` runs the model on the data for the record's losses and accuracies.
-
-        As in :meth:`ipdlam.IPDLAM.step` the run goes on from its own last weights, whatever else has changed the
-        model's. An epoch that does not end leaves the weights of the one before.
-        """
-        run = self._started()
-        if not run.whole:
-            raise RuntimeError("the last epoch did not end; call start(X, y) to go on from the model's weights")
-        run.whole = False
-        self.network.write(*run.weights)
-        started = time.perf_counter()
-        try:
-            loss = self._epoch(run)
-            if not (math.isfinite(loss) and all(all_finite(weight.detach()) for weight in self.model.parameters())):
-                raise self._divergence(run)
-            seconds = time.perf_counter() - started
-            run.weights = self.network.read()
-        except BaseException:
-            self.network.write(*run.weights)
-            raise
-        finally:
-            self.model.zero_grad(set_to_none=True)
-        run.epoch += 1
-        run.seconds += seconds
-        run.whole = True
-        return self._record(run, loss, evaluate)
 
     def fit(
         self,
@@ -186,25 +116,29 @@ class BackPropagation:
         """Start from the model's weights and train for up to ``epochs``; the rest as in :meth:`ipdlam.IPDLAM.fit`."""
         check_integer("epochs", epochs, 0)
         stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
-        checked = check_callbacks(callbacks)
-        self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
-        run = self._started()
-        return run_loop(
-            lambda evaluate: self.step(evaluate=evaluate),
-            self.network,
-            run.history,
-            stopping,
-            checked,
-            run.progress,
-        )
+        return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
 
-    def _started(self) -> Run:
-        if self._run is None:
-            raise RuntimeError("no run has been started; call start(X, y) or fit(X, y) first")
-        return self._run
+    def _begin(self, samples: Samples, validation: Samples | None) -> Descent:
+        """A new optimizer, and the seed's first order."""
+        optimizer = OPTIMIZERS[self.optimizer](self.model.parameters(), lr=self.learning_rate)
+        generator = torch.Generator().manual_seed(self.seed)
+        return Descent(counted(samples), validation, self.network.read(), optimizer, generator)
+
+    def _advance(self, state: State) -> None:
+        assert isinstance(state, Descent)
+        try:
+            state.loss = self._epoch(state)
+        finally:
+            self.model.zero_grad(set_to_none=True)
+
+    def _measure(self, state: State) -> Objective:
+        """The constraints of the method hold by construction, so its objective is the loss."""
+        assert isinstance(state, Descent)
+        layers = len(self.network)
+        return Objective(0.0, state.loss, 0.0, (0.0,) * layers, (0.0,) * (layers - 1), 0.0)
 
     @torch.enable_grad()
-    def _epoch(self, run: Run) -> float:
+    def _epoch(self, run: Descent) -> float:
         """Every sample once, in a new order; the sum of the losses, each as it was met."""
         samples, total = run.samples, torch.zeros((), dtype=torch.float64, device=self.network.device)
         order = torch.randperm(len(samples), generator=run.generator).to(self.network.device)
@@ -219,44 +153,6 @@ class BackPropagation:
             losses = losses.detach().double()
             total += losses.sum() if batch.weight is None else losses @ batch.weight.double()
         return float(total)
-
-    def _divergence(self, run: Run) -> DivergenceError:
-        run.history.stop_reason = "diverged"
-        return DivergenceError(
-            f"epoch {run.epoch + 1} is not finite; the model holds the weights of epoch {run.epoch} (the best ones "
-            f"with restore_best). Use a learning_rate below {self.learning_rate:g}, or scale the inputs",
-            run.history,
-        )
-
-    def _record(self, run: Run, loss: float, evaluated: bool) -> Record:
-        """Evaluate if asked and add the epoch to the history, whatever interrupts the evaluation.
-
-        The constraints of the method hold by construction, so its objective is the loss.
-        """
-        layers = len(self.network)
-        scores: dict[str, Any] = {}
-        try:
-            if evaluated:
-                train = evaluate(self.model, self.loss, run.samples, self.chunk_size)
-                scores = {"train_loss": train.loss, "train_accuracy": train.accuracy}
-                if run.validation is not None:
-                    validation = evaluate(self.model, self.loss, run.validation, self.chunk_size)
-                    scores |= {"validation_loss": validation.loss, "validation_accuracy": validation.accuracy}
-        finally:
-            record = Record(
-                iteration=run.epoch,
-                penalty=0.0,
-                objective=loss,
-                loss=loss,
-                regularization=0.0,
-                linear_gap=(0.0,) * layers,
-                activation_gap=(0.0,) * (layers - 1),
-                lyapunov=loss,
-                seconds=run.seconds,
-                **scores,
-            )
-            run.history.append(record)
-        return record
 
 
 def picked(samples: Samples, which: Tensor) -> Samples:

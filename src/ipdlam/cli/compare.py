@@ -101,8 +101,7 @@ def compare(
     make_folder(folder)
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    scored = "" if split.validation is None else f", scored on {len(split.validation[0])} ({split.scored_on})"
-    console.print(f"{problem.title} · {len(split.X)} samples{scored}")
+    console.print(problem.heading)
     console.print(
         f"{config.initialisation} initialisation, seed {config.seed}, {config.loss} loss; optimizers: rate "
         f"{rate:g}, batches of {rows_in_batch}"
@@ -120,18 +119,6 @@ def compare(
                 break
     rows = [row(name, history) for name, history in histories.items() if history]
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    where = "held out" if split.scored_on == "held-out samples" else "test" if split.validation else "training"
-    for column in ("method", "iterations", "seconds", "training", where, f"best {where}", "Phi"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for line in rows:
-        table.add_row(*cells(line))
-    console.print()
-    console.print(table)
-    for name, history in histories.items():
-        if history.stop_reason in ("diverged", "interrupted"):
-            console.print(f"{title(name)} {history.stop_reason} after {len(history)} iterations")
-
     content = {
         "command": f"ipdlam {shlex.join(sys.argv[1:])}",
         "environment": environment(),
@@ -145,6 +132,18 @@ def compare(
         "histories": {name: json.loads(history.to_json()) for name, history in histories.items()},
     }
     write_file(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    where = "held out" if split.scored_on == "held-out samples" else "test" if split.validation else "training"
+    for column in ("method", "iterations", "seconds", "training", where, f"best {where}", "Phi"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    for line in rows:
+        table.add_row(*cells(line))
+    console.print()
+    console.print(table)
+    for name, history in histories.items():
+        if history.stop_reason in ("diverged", "interrupted"):
+            console.print(f"{title(name)} {history.stop_reason} after {len(history)} iterations")
+
     drawn = {title(name): history for name, history in histories.items() if history}
     console.print(f"\nresults: {folder / 'comparison.json'}")
     if drawn:
@@ -158,9 +157,9 @@ def compare(
 
 def cells(line: dict[str, Any]) -> list[str]:
     """A row of the table as text; losses stand in for accuracies where there are no classes."""
-    if line["accuracy"] is None:
-        scores = [f"loss {line['train_loss']:.4g}", f"loss {line['loss']:.4g}", f"at {line['best_iteration']}"]
-    else:
-        scores = [f"{100 * line[name]:.2f} %" for name in ("train_accuracy", "accuracy", "best_accuracy")]
-        scores[2] += f" at {line['best_iteration']:>2}"
+    from ipdlam.cli.display import percent, score
+
+    scores = [score(line["train_accuracy"], line["train_loss"]), score(line["accuracy"], line["loss"])]
+    best = "" if line["best_accuracy"] is None else percent(line["best_accuracy"])
+    scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:>2}".strip())
     return [line["method"], str(line["iterations"]), f"{line['seconds']:.2f}", *scores, f"{line['objective']:.3g}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,7 @@ def scored(record: Record) -> str:
 
 def heading(job: Job) -> str:
     """What is trained on what."""
-    split = job.problem.split
-    scored = "" if split.validation is None else f", scored on {len(split.validation[0])} ({split.scored_on})"
-    return f"{job.title} · {len(split.X)} samples{scored}"
+    return f"{job.config.method} on {job.problem.heading}"
 
 
 def checkpoint_line(job: Job) -> str | None:
@@ -55,8 +54,26 @@ def checkpoint_line(job: Job) -> str | None:
     return f"checkpoints: {config.checkpoint}, every {config.checkpoint_every} iterations, {size} each, two are kept"
 
 
+class PipeConsole(Console):
+    """A console that goes silent, instead of ending the program, when whoever reads it has gone."""
+
+    unheard = False
+
+    def on_broken_pipe(self) -> None:
+        silence(sys.stdout)
+        self.quiet = self.unheard = True
+
+
+def silence(stream: Any) -> None:
+    """What is still written to a closed pipe goes nowhere."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
 class Quiet:
     """Nothing but warnings."""
+
+    unheard = False  # whether whoever read the output has gone
 
     def __init__(self) -> None:
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -79,10 +96,17 @@ class Json(Quiet):
     """One JSON object a line on standard output."""
 
     def write(self, event: str, **fields: Any) -> None:
-        print(json.dumps({"event": event, **fields}), flush=True)
+        try:
+            print(json.dumps({"event": event, **fields}), flush=True)
+        except BrokenPipeError:
+            silence(sys.stdout)
+            self.unheard = True
 
     def begin(self, job: Job, history: History) -> None:
-        self.write("begin", run=str(job.folder.path), config=job.config.to_dict(), done=len(history))
+        light = job.config.checkpoint == "light"
+        size = None if job.config.checkpoint == "none" else job.trainer.checkpoint_bytes(light=light)
+        config = job.config.to_dict()
+        self.write("begin", run=str(job.folder.path), config=config, done=len(history), checkpoint_bytes=size)
 
     def record(self, record: Record) -> None:
         self.write("iteration", **record.to_dict(), peak_memory=peak_memory())
@@ -102,11 +126,12 @@ class Lines(Quiet):
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()
-        self.console = Console(highlight=False, soft_wrap=True) if console is None else console
+        self.console = PipeConsole(highlight=False, soft_wrap=True) if console is None else console
         self.total = 0
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)
+        self.unheard = getattr(self.console, "unheard", False)
 
     def begin(self, job: Job, history: History) -> None:
         self.total = job.config.iterations

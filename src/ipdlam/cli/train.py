@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StopSignals:
-    """Turns the first SIGINT or SIGTERM into the end of the run after the current iteration; a second Ctrl-C is one."""
+    """Ends the run after the current iteration on SIGINT, SIGTERM or a closed pipe; a second Ctrl-C ends it at once."""
 
     def __init__(self, display: Quiet) -> None:
         self.display = display
@@ -38,18 +38,18 @@ class StopSignals:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            raise KeyboardInterrupt
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
         self.received = signal.Signals(number)
         self.display.note(f"{self.received.name}: finishing this iteration (Ctrl-C again stops at once)")
 
     def __call__(self, record: Record) -> None:
         """The callback after every iteration."""
+        if self.display.unheard and self.received is None:  # as SIGPIPE would, but with a checkpoint
+            self.received = signal.SIGPIPE
         if self.received is not None:
             raise StopTraining(self.received.name)
-
-    @property
-    def exit_code(self) -> int:
-        return 0 if self.received is None else 128 + self.received
 
 
 @with_settings(item.name for item in dataclasses.fields(TrainConfig))
@@ -120,6 +120,6 @@ def train(
             finally:
                 display.close()
     display.end(job, history)
-    if stop.received is not None:
-        display.note(f"to go on: ipdlam train --resume {folder.path}")
-    raise typer.Exit(stop.exit_code)
+    if stop.received is not None and history.stop_reason in (stop.received.name, "interrupted"):
+        display.note(f"to go on: ipdlam train --resume {job.folder.path}")
+        raise typer.Exit(128 + stop.received)

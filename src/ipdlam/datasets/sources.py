@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ipdlam.datasets.idx import CHUNK, find_files, opened
 from ipdlam.errors import DataError
+from ipdlam.storage import sync
 
 VARIABLE = "IPDLAM_DATA"
 TEST_LABELS = "t10k-labels-idx1-ubyte"
@@ -189,6 +190,7 @@ def download(name: str, file: File, target: Path, mirrors: list[str], progress: 
                 got = Path(pooch.retrieve(url, known_hash=None, fname=target.name, path=folder, progressbar=progress))
                 reason = damage(got, file)
                 if reason is None:
+                    sync(got)
                     os.replace(got, target)
                     return mirror
         except (OSError, ValueError) as error:  # those of the network are OSErrors

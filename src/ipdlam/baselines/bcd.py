@@ -1,0 +1,154 @@
+"""Block coordinate descent of Zeng, Lau, Lin and Yao (2019): the DLAM that the paper's figures are compared with.
+
+With an output block ``v`` of its own beside the pre-activations ``z`` and activations ``a``, it minimises
+
+    L(Y, V) + (gamma / 2) ||V - Z_L||^2
+    + (gamma / 2) sum_(l<L) ||A_l - sigma_l(Z_l)||^2 + (rho / 2) sum_l ||Z_l - A_(l-1) W_l^T - b_l||^2
+
+one block at a time, from the last layer to the first: v, z_L, W_L, then a_l, z_l, W_l for l = L-1 ... 1. The blocks v,
+z_l (l < L), W and b are held by a proximal term ``(alpha / 2) ||x - x_before||^2``. Here gamma = rho = 1 and alpha = 5,
+the values of its authors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ipdlam.baselines.protocol import Baseline, State
+from ipdlam.checks import check_number
+from ipdlam.history import History
+from ipdlam.inputs import ArrayLike, Samples, ValidationData
+from ipdlam.linalg import gain
+from ipdlam.loop import Callback, Stopping
+from ipdlam.objective import Objective, Tally, squared_distance, weighted_sum
+from ipdlam.orders import Block
+from ipdlam.prox import Loss
+from ipdlam.run import Run
+from ipdlam.updates import aim_z, update_a, update_b, update_hidden_z, update_W
+
+
+@dataclass
+class BCDState(State):
+    """z, a and the weights as in a run of the method, and the output block."""
+
+    run: Run
+    v: Tensor
+
+
+class BCD(Baseline):
+    """Trains ``model`` in place by block coordinate descent.
+
+    Parameters
+    ----------
+    model
+        An ``nn.Sequential`` of Linear layers and activations, the last one Linear.
+    loss
+        A name in ``ipdlam.prox.LOSSES`` or a ``Loss``.
+    proximity
+        ``alpha`` in its authors' paper: the weight of the proximal terms.
+    chunk_size
+        How many samples are visited at a time; by default as many as suit the cache.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        *,
+        loss: str | Loss = "squared",
+        proximity: float = 5.0,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__(model, loss, chunk_size)
+        self.proximity = check_number("proximity", proximity, low=0.0)
+
+    def _begin(self, samples: Samples, validation: Samples | None) -> BCDState:
+        run = Run.begin(self.network, samples, validation, self.chunk_size)
+        v = run.shard.current[Block("z", len(self.network))].clone()
+        return BCDState(samples, validation, (run.W, run.b), run, v)
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        iterations: int = 50,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Start from the model's weights and take up to ``iterations`` steps, as :meth:`ipdlam.IPDLAM.fit` does."""
+        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
+        return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
+
+    @torch.no_grad()
+    def _advance(self, state: State) -> None:
+        assert isinstance(state, BCDState)
+        run = state.run
+        for l in range(len(self.network), 0, -1):
+            self._visit(state, l)
+            moments, W, b = run.sums[l].take(), run.W[l], run.b[l]
+            run.W[l] = update_W(moments, W, W, b, 0.0, self.proximity, 1.0, None)
+            if b is not None:
+                run.b[l] = update_b(moments, run.W[l], b, b, 0.0, self.proximity)
+        self.network.write(run.W, run.b)
+
+    @torch.no_grad()
+    def _measure(self, state: State) -> Objective:
+        """The gap of the output block comes last among those of the activations."""
+        assert isinstance(state, BCDState)
+        run, tally, last = state.run, Tally(), len(self.network)
+        for chunk in run.shard.chunks():
+            v, weight = state.v[chunk.rows], chunk.weight
+            for l in self.network.numbers:
+                tally.linear_gap[l] += squared_distance(chunk.z(l), run.preactivation(chunk, l), weight)
+                if l < last:
+                    value = self.network.activation(l).value
+                    tally.activation_gap[l] += squared_distance(chunk.a(l), chunk.z(l), weight, value)
+            tally.activation_gap[last] += squared_distance(v, chunk.z(last), weight)
+            targets = state.samples.targets(self.loss, chunk.rows, self.network.outputs)
+            tally.loss += weighted_sum(self.loss.value(targets, v), weight)
+        linear, activation = (
+            tuple(gap[l] for l in self.network.numbers) for gap in (tally.linear_gap, tally.activation_gap)
+        )
+        return Objective(1.0, tally.loss, 0.0, linear, activation, 0.0)
+
+    def _visit(self, state: BCDState, l: int) -> None:
+        """The z (and a, or v) updates of one layer over all samples, and the sums its W update needs."""
+        run, network, delta = state.run, self.network, self.proximity
+        z, a = Block("z", l), Block("a", l)
+        K = gain(run.W[l + 1], 1.0, f"layer {l + 1}") if l < len(network) else None
+        for chunk in run.shard.chunks():
+            P = run.preactivation(chunk, l)
+            if K is None:
+                v = state.v[chunk.rows]
+                targets = state.samples.targets(self.loss, chunk.rows, network.outputs)
+                v.copy_(self.loss._prox(targets, torch.lerp(chunk.z(l), v, delta / (1.0 + delta)), 1.0 + delta))
+                torch.lerp(P, v, 0.5, out=chunk.previous[z])
+            else:
+                update_a(
+                    network.activation(l),
+                    chunk.z(l),
+                    chunk.a(l),
+                    chunk.previous[a],
+                    z_next=chunk.z(l + 1),
+                    W=run.W[l + 1],
+                    b=run.b[l + 1],
+                    K=K,
+                    gamma=0.0,
+                    delta=0.0,
+                )
+                chunk.swap(a)
+                chunk.previous[z].copy_(chunk.z(l))  # no inertia: the point of the proximal term is z itself
+                V = aim_z(P, chunk.z(l), chunk.previous[z], 0.0, delta)
+                update_hidden_z(network.activation(l), chunk.a(l), V, delta)
+            chunk.swap(z)
+            run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
+        run.shard.swap([z] if K is None else [a, z])

@@ -1,0 +1,188 @@
+"""dlADMM of Wang, Yu, Chen and Zhao (2019): alternating directions with a dual variable on the last layer.
+
+It seeks a stationary point of
+
+    L(Y, Z_L) + (nu / 2) sum_(l<L) (||Z_l - A_(l-1) W_l^T - b_l||^2 + ||A_l - sigma_l(Z_l)||^2)
+    subject to  Z_L = A_(L-1) W_L^T + b_L,
+
+whose constraint is carried by a multiplier U and a penalty ``rho``. An iteration sweeps the layers backward (a, z, b,
+W) and forward (W, b, z, a), then moves U. Weights and activations take one step of a quadratic model each, whose
+curvature is doubled until the model lies above the function, at most ``DOUBLINGS`` times; no linear system is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ipdlam.baselines.protocol import Baseline, State
+from ipdlam.checks import check_number
+from ipdlam.history import History
+from ipdlam.inputs import ArrayLike, Samples, ValidationData
+from ipdlam.loop import Callback, Stopping
+from ipdlam.objective import Objective
+from ipdlam.prox import Loss
+
+DOUBLINGS = 60
+
+
+@dataclass
+class ADMMState(State):
+    """Every variable by layer; ``a[0]`` are the inputs."""
+
+    W: dict[int, Tensor]
+    b: dict[int, Tensor | None]
+    z: dict[int, Tensor]
+    a: dict[int, Tensor]
+    dual: Tensor  # U, one row a sample
+    curvature: dict[str, float]  # of the quadratic models, by block
+
+
+class DLADMM(Baseline):
+    """Trains ``model`` in place by dlADMM, on whole arrays.
+
+    Parameters
+    ----------
+    model
+        An ``nn.Sequential`` of Linear layers and activations, the last one Linear.
+    loss
+        A name in ``ipdlam.prox.LOSSES`` or a ``Loss``.
+    penalty
+        ``rho`` and ``nu``, one value for both, as its authors choose them.
+    chunk_size
+        How many samples are evaluated at a time; by default as many as suit the cache.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        *,
+        loss: str | Loss = "squared",
+        penalty: float = 1e-6,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__(model, loss, chunk_size)
+        self.penalty = check_number("penalty", penalty, low=0.0, strict=True)
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        iterations: int = 50,
+        validation_data: ValidationData | None = None,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Start from the model's weights and take up to ``iterations`` steps, as :meth:`ipdlam.IPDLAM.fit` does."""
+        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
+        return self._fit(X, y, stopping, None, validation_data, callbacks)
+
+    @torch.no_grad()
+    def _begin(self, samples: Samples, validation: Samples | None) -> ADMMState:
+        if samples.weight is not None:
+            raise ValueError("dlADMM takes no sample_weight; leave it out")
+        W, b = self.network.read()
+        z: dict[int, Tensor] = {}
+        a = {0: samples.X}
+        for l in self.network.numbers:
+            z[l] = product(a[l - 1], W[l], b[l])
+            if l < len(self.network):
+                a[l] = self.network.activation(l).value(z[l])
+        dual = torch.zeros_like(z[len(self.network)])
+        return ADMMState(samples, validation, (W, b), dict(W), dict(b), z, a, dual, {})
+
+    @torch.no_grad()
+    def _advance(self, state: State) -> None:
+        assert isinstance(state, ADMMState)
+        last = len(self.network)
+        for l in range(last, 0, -1):
+            if l < last:
+                self._update_a(state, l)
+            self._update_z(state, l)
+            self._update_b(state, l)
+            self._update_W(state, l)
+        for l in range(1, last + 1):
+            self._update_W(state, l)
+            self._update_b(state, l)
+            self._update_z(state, l)
+            if l < last:
+                self._update_a(state, l)
+        residual = state.z[last] - product(state.a[last - 1], state.W[last], state.b[last])
+        state.dual += self.penalty * residual
+        self.network.write(state.W, state.b)
+
+    @torch.no_grad()
+    def _measure(self, state: State) -> Objective:
+        """The objective with the penalty on every gap; the multiplier is left out."""
+        assert isinstance(state, ADMMState)
+        numbers = self.network.numbers
+        linear = tuple(
+            float((state.z[l] - product(state.a[l - 1], state.W[l], state.b[l])).double().square().sum())
+            for l in numbers
+        )
+        activation = tuple(
+            float((state.a[l] - self.network.activation(l).value(state.z[l])).double().square().sum())
+            for l in numbers[:-1]
+        )
+        loss = float(self.loss.value(self._targets(state), state.z[len(self.network)]).double().sum())
+        return Objective(self.penalty, loss, 0.0, linear, activation, 0.0)
+
+    def _targets(self, state: ADMMState) -> Tensor:
+        return state.samples.targets(self.loss, slice(None), self.network.outputs)
+
+    def _goal(self, state: ADMMState, l: int) -> Tensor:
+        """What ``a_(l-1) W_l^T + b_l`` is drawn to: z_l, moved by the multiplier at the last layer."""
+        return state.z[l] if l < len(self.network) else state.z[l] + state.dual / self.penalty
+
+    def _update_z(self, state: ADMMState, l: int) -> None:
+        P = product(state.a[l - 1], state.W[l], state.b[l])
+        if l < len(self.network):  # with a proximal term of the same weight
+            state.z[l] = self.network.activation(l)._prox(state.a[l], 0.5 * (P + state.z[l]), 2.0)
+        else:
+            state.z[l] = self.loss._prox(self._targets(state), P - state.dual / self.penalty, self.penalty)
+
+    def _update_b(self, state: ADMMState, l: int) -> None:
+        """The minimiser: the curvature in b is known."""
+        if state.b[l] is not None:
+            state.b[l] = (self._goal(state, l) - product(state.a[l - 1], state.W[l], None)).mean(0)
+
+    def _update_W(self, state: ADMMState, l: int) -> None:
+        a, W = state.a[l - 1], state.W[l]
+        residual = self._goal(state, l) - product(a, W, state.b[l])
+        gradient = -(residual.mT @ a)
+        # The function is quadratic: along the gradient its curvature is one product, whatever the step.
+        state.W[l] = W - gradient / self._curvature(state, f"W{l}", gradient, squared(a @ gradient.mT))
+
+    def _update_a(self, state: ADMMState, l: int) -> None:
+        a, W = state.a[l], state.W[l + 1]
+        residual = self._goal(state, l + 1) - product(a, W, state.b[l + 1])
+        gradient = a - self.network.activation(l).value(state.z[l]) - residual @ W
+        bend = squared(gradient) + squared(gradient @ W.mT)
+        state.a[l] = a - gradient / self._curvature(state, f"a{l}", gradient, bend)
+
+    def _curvature(self, state: ADMMState, block: str, gradient: Tensor, bend: float) -> float:
+        """Start at half of the last one and double until the quadratic model lies above the function."""
+        curvature, size = 0.5 * state.curvature.get(block, 2.0), squared(gradient)
+        for _ in range(DOUBLINGS):
+            if bend <= curvature * size:
+                break
+            curvature *= 2.0
+        state.curvature[block] = curvature
+        return curvature
+
+
+def product(a: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
+    """``a W^T + b``."""
+    return a @ W.mT if b is None else torch.addmm(b, a, W.mT)
+
+
+def squared(tensor: Tensor) -> float:
+    """The squared norm."""
+    return float(torch.linalg.vector_norm(tensor).double().square())
