@@ -23,7 +23,8 @@ def path() -> Path:
 
 def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Pixels in [0, 1] and labels: of the first 1347 images for training, and of the last 450 for the test."""
-    with resources.files("ipdlam.datasets").joinpath("digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as content:
+    place = resources.files("ipdlam.datasets").joinpath("digits.npz")
+    with place.open("rb") as file, np.load(file, allow_pickle=False) as content:
         images, labels = content["images"], content["labels"]
     X, y = images.astype(np.float32) / 16, labels.astype(np.int64)
     # torch.tensor copies: the memory is then torch's own, and aligned as its kernels like it.
