@@ -103,9 +103,10 @@ class Problem:
         scored = "" if split.validation is None else f", scored on {len(split.validation[0])} ({split.scored_on})"
         return f"{self.title} · {len(split.X)} samples{scored}"
 
-    def make_model(self) -> nn.Sequential:
-        """The network with its initial weights, the same at every call."""
-        config, dtype = self.config, getattr(torch, self.config.dtype)
+    def make_model(self, config: TrainConfig | None = None) -> nn.Sequential:
+        """The network with its initial weights, the same at every call; another configuration may change its seed."""
+        config = self.config if config is None else config
+        dtype = getattr(torch, config.dtype)
         try:
             torch.empty(0, device=config.device)
         except (RuntimeError, AssertionError) as error:  # torch's word on an unknown or missing device

@@ -9,6 +9,7 @@ import typer
 
 from ipdlam.cli.compare import compare
 from ipdlam.cli.inspect import datasets, evaluate, predict
+from ipdlam.cli.reproduce import reproduce
 from ipdlam.cli.train import train
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError, DataError, DivergenceError, SolveError, UnsupportedModelError
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, compare, evaluate, predict, datasets):
+for command in (train, compare, reproduce, evaluate, predict, datasets):
     app.command()(command)
 
 

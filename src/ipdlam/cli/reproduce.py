@@ -1,0 +1,69 @@
+"""``ipdlam reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ipdlam.config import ConfigError
+
+SCALES = ("smoke", "small", "paper")
+
+
+def reproduce(
+    names: Annotated[
+        list[str], typer.Argument(metavar="EXPERIMENT...", help="table1, fig1, fig2, fig3, order (fig4), decay, or all")
+    ],
+    scale: Annotated[
+        str, typer.Option(metavar="NAME", help="smoke: digits, seconds; small: width 300; paper: width 1500")
+    ] = "smoke",
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="how many seeds")] = 1,
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="where rows, pictures and runs go")] = Path("results"),
+) -> None:
+    """Make tables and figures of the paper again, and hold its claims against them.
+
+    Runs are kept in FOLDER/runs by a checksum of their settings and are not made twice; a run that was stopped goes on
+    where it was.
+
+    Examples:
+
+      ipdlam reproduce table1 fig1
+
+      ipdlam reproduce all --scale small --seeds 3 --output results
+    """
+    if scale not in SCALES:
+        raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from ipdlam.experiments import EXPERIMENTS
+    from ipdlam.experiments.make import make
+    from ipdlam.experiments.runner import Store
+
+    chosen = list(EXPERIMENTS) if "all" in names else ["order" if name == "fig4" else name for name in names]
+    for name in chosen:
+        if name not in EXPERIMENTS:
+            raise ConfigError(f"unknown experiment {name!r}; known are {', '.join(EXPERIMENTS)}, fig4 and all")
+    console = Console(highlight=False, soft_wrap=True)
+    store = Store(output / "runs", output / "unfinished")
+    bars = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
+    )
+    bars.disable = not console.is_terminal
+    for name in chosen:
+        experiment = EXPERIMENTS[name]
+        with bars as progress:
+            task = progress.add_task(name)
+
+            def watch(spec, place, count, task=task, name=name, progress=progress):  # type: ignore[no-untyped-def]
+                progress.reset(task, total=spec.iterations, description=f"{name} {place}/{count}: {spec.label}")
+                return lambda record: progress.update(task, completed=record.iteration)
+
+            content = make(experiment, scale, seeds, store, output, watch)
+        console.print(
+            f"{experiment.title}\n  claim:   {content['claim']}\n  verdict: {content['verdict']}: {content['why']}"
+        )
+        console.print(f"  rows:    {output / f'{name}-{scale}.json'}\n  picture: {output / f'{name}-{scale}.png'}")

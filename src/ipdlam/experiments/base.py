@@ -1,0 +1,158 @@
+"""An experiment is data: the runs it needs at each scale, and how they become rows, a picture and a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SCALES = ("smoke", "small", "paper")
+
+Value = float | int | str | None
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, to the last setting: two runs with equal specifications are the same run."""
+
+    data: str
+    method: str  # ipdlam, dlam, bcd, dladmm, or the name of an optimizer
+    hidden: tuple[int, ...]
+    iterations: int  # epochs of an optimizer
+    settings: tuple[tuple[str, Value], ...] = ()  # of the method, by the names of its arguments
+    activation: str = "relu"
+    initialisation: str = "paper"
+    loss: str = "squared"
+    seed: int = 0
+    limit: int | None = None  # training samples
+    evaluate_every: int = 1
+    then: RunSpec | None = None  # another method that goes on from the weights; its data and network are these
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> str:
+        """The name of the run's result: a checksum of its specification."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def label(self) -> str:
+        """The run in a few words."""
+        given = ", ".join(f"{name} {value}" for name, value in self.settings)
+        return f"{self.method} on {self.data}" + (f" ({given})" if given else "")
+
+    def changed(self, **fields: Any) -> RunSpec:
+        """The same run but for some fields; ``settings`` are added to those there are."""
+        more = dict(fields.pop("settings", ()))
+        return dataclasses.replace(self, settings=tuple({**dict(self.settings), **more}.items()), **fields)
+
+    def without(self, *names: str) -> RunSpec:
+        """The same run but for some settings, which take their defaults."""
+        return dataclasses.replace(self, settings=tuple(item for item in self.settings if item[0] not in names))
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left: one number an iteration in every column, None where it was not evaluated."""
+
+    spec: RunSpec
+    columns: Mapping[str, Sequence[float | None]]
+    stop_reason: str | None
+    passes: int  # over the data, in an iteration
+    environment: Mapping[str, Any]
+
+    def last(self, column: str) -> float | None:
+        """The last value that was evaluated."""
+        found = [value for value in self.columns[column] if value is not None]
+        return found[-1] if found else None
+
+    def best(self, column: str) -> tuple[float | None, int | None]:
+        """The highest value and its iteration, the first among equals."""
+        found = [
+            (value, k)
+            for k, value in zip(self.columns["iteration"], self.columns[column], strict=True)
+            if value is not None
+        ]
+        if not found:
+            return None, None
+        value, iteration = max(found, key=lambda pair: (pair[0], -(pair[1] or 0)))
+        return value, int(iteration or 0)
+
+    @property
+    def diverged(self) -> bool:
+        return self.stop_reason == "diverged"
+
+
+Results = Mapping[str, RunResult]  # by key
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was measured, held against what the paper says."""
+
+    word: str  # "holds", "holds partly", "does not hold", "not measured"
+    why: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: lines by name, each a result and a column."""
+
+    title: str
+    lines: Mapping[str, RunSpec]
+    column: str
+    against: str = "iteration"
+    logarithmic: bool = False
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper, or a question it leaves open."""
+
+    name: str
+    title: str
+    claim: str  # what the paper says
+    runs: Callable[[str], Sequence[RunSpec]]  # by scale
+    rows: Callable[[Sequence[RunSpec], Results], list[dict[str, Any]]]
+    panels: Callable[[Sequence[RunSpec]], Sequence[Panel]]
+    verdict: Callable[[list[dict[str, Any]]], Verdict]
+
+
+def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any]:
+    """What every table shows of a run; accuracies are of the true forward pass."""
+    best, at = result.best("validation_accuracy")
+    return {
+        **more,
+        "data": spec.data,
+        "method": spec.method,
+        "seed": spec.seed,
+        "run": spec.key,
+        "iterations": len(result.columns["iteration"]),
+        "objective": result.last("objective"),
+        "train_accuracy": result.last("train_accuracy"),
+        "test_accuracy": result.last("validation_accuracy"),
+        "best_test_accuracy": best,
+        "best_iteration": at,
+        "seconds": result.last("seconds"),
+        "passes": result.passes * len(result.columns["iteration"]),
+        "diverged": result.diverged,
+    }
+
+
+def three_panels(specs: Sequence[RunSpec], name: Callable[[RunSpec], str]) -> list[Panel]:
+    """Phi, training and test accuracy by iteration, for every data set."""
+    found = []
+    for data in dict.fromkeys(spec.data for spec in specs):
+        lines = {name(spec): spec for spec in specs if spec.data == data}
+        found += [
+            Panel(data, lines, "objective", logarithmic=True),
+            Panel(data, lines, "train_accuracy", unit="%"),
+            Panel(data, lines, "validation_accuracy", unit="%"),
+        ]
+    return found

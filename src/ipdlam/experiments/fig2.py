@@ -1,0 +1,54 @@
+"""Figure 2: the proximity at inertia 0.7."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ipdlam.experiments.base import Experiment, Panel, Results, RunSpec, Verdict, accuracy_row, three_panels
+from ipdlam.experiments.setup import datasets, ipdlam
+
+PROXIMITIES = (0.1, 0.2, 0.3, 0.4, 1.0)
+CLOSE = 0.01  # accuracies within a point of each other are called the same
+
+
+def runs(scale: str) -> list[RunSpec]:
+    """Five proximities on MNIST."""
+    return [ipdlam(scale, datasets(scale)[0], proximity=proximity) for proximity in PROXIMITIES]
+
+
+def name(spec: RunSpec) -> str:
+    """A line of the figure."""
+    return f"proximity {dict(spec.settings)['proximity']}"
+
+
+def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
+    """One for every proximity."""
+    return [accuracy_row(spec, results[spec.key], proximity=dict(spec.settings)["proximity"]) for spec in specs]
+
+
+def panels(specs: Sequence[RunSpec]) -> list[Panel]:
+    """Phi, training and test accuracy by iteration."""
+    return three_panels(specs, name)
+
+
+def verdict(table: list[dict[str, Any]]) -> Verdict:
+    """The paper: all five behave alike."""
+    best = [row["best_test_accuracy"] or 0.0 for row in table]
+    last = [row["test_accuracy"] or 0.0 for row in table]
+    spread, spread_at_end = max(best) - min(best), max(last) - min(last)
+    why = f"best test accuracies differ by {100 * spread:.1f} points, the last ones by {100 * spread_at_end:.1f}"
+    return Verdict(
+        "holds" if max(spread, spread_at_end) <= CLOSE else "holds partly" if spread <= CLOSE else "does not hold", why
+    )
+
+
+EXPERIMENT = Experiment(
+    "fig2",
+    "Figure 2: the proximity delta",
+    "Training and test accuracy against the iteration are similar for delta = 0.1, 0.2, 0.3, 0.4 and 1.",
+    runs,
+    rows,
+    panels,
+    verdict,
+)
