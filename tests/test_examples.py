@@ -24,6 +24,12 @@ def test_save_and_resume():
     assert "bit for bit the run that never stopped: True" in printed
 
 
+def test_warmup_then_adam():
+    printed = run("examples/warmup_then_adam.py", "--warm", "1", "--epochs", "3")
+    assert "then Adam: best" in printed
+    assert "Adam alone: best" in printed
+
+
 def test_every_example_is_run_here():
     named = Path(__file__).read_text()
     assert [path.name for path in (ROOT / "examples").glob("*.py") if f"examples/{path.name}" not in named] == []

@@ -14,7 +14,8 @@ SCALES = ("smoke", "small", "paper")
 
 def reproduce(
     names: Annotated[
-        list[str], typer.Argument(metavar="EXPERIMENT...", help="table1, fig1, fig2, fig3, order (fig4), decay, or all")
+        list[str],
+        typer.Argument(metavar="EXPERIMENT...", help="table1, fig1 to fig4, order, deep, decay, warmup, or all"),
     ],
     scale: Annotated[
         str, typer.Option(metavar="NAME", help="smoke: digits, seconds; small: width 300; paper: width 1500")

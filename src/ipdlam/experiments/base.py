@@ -101,14 +101,27 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: lines by name, each a result and a column."""
+    """One set of axes: lines by name, each a column of a run or, with ``across``, the best of it in several runs."""
 
     title: str
-    lines: Mapping[str, RunSpec]
+    lines: Mapping[str, RunSpec | tuple[RunSpec, ...]]
     column: str
     against: str = "iteration"
     logarithmic: bool = False
     unit: str = ""
+    across: Callable[[RunSpec], float] | None = None
+
+    def points(self, name: str, results: Results) -> list[tuple[float, float]]:
+        """What is drawn of a line; accuracies in percent."""
+        specs, unit = self.lines[name], 100.0 if self.unit == "%" else 1.0
+        if self.across is not None:
+            assert isinstance(specs, tuple)
+            best = [(self.across(spec), results[spec.key].best(self.column)[0]) for spec in specs]
+            return [(x, unit * y) for x, y in best if y is not None]
+        assert isinstance(specs, RunSpec)
+        columns = results[specs.key].columns
+        pairs = zip(columns[self.against], columns[self.column], strict=True)
+        return [(x, unit * y) for x, y in pairs if x is not None and y is not None]
 
 
 @dataclass(frozen=True)

@@ -115,17 +115,12 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
         grid = figure.subplots(count, columns, squeeze=False)
         for place, panel in enumerate(panels):
             axes = grid[place // columns][place % columns]
-            for number, (name, spec) in enumerate(panel.lines.items()):
-                result = results[spec.key]
-                points = [
-                    (x, y * (100.0 if panel.unit == "%" else 1.0))
-                    for x, y in zip(result.columns[panel.against], result.columns[panel.column], strict=True)
-                    if x is not None and y is not None
-                ]
+            for number, name in enumerate(panel.lines):
+                points = panel.points(name, results)
                 colour, dashes = PALETTE[number % len(PALETTE)], ("-", "--", ":", "-.")[number // len(PALETTE) % 4]
                 axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, label=name)
             axes.set_title(panel.title, fontsize=10.0)
-            axes.set_xlabel(NAMES[panel.against])
+            axes.set_xlabel(NAMES[panel.against] if panel.across is None else panel.across.__name__)
             axes.set_ylabel(NAMES[panel.column] + (f" ({panel.unit})" if panel.unit else ""))
             if panel.logarithmic:
                 axes.set_yscale("log")

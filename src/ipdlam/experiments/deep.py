@@ -1,0 +1,114 @@
+"""Depth: the claim behind the method is that back-propagation fails where gradients vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ipdlam.experiments.base import Experiment, Panel, Results, RunSpec, Verdict, accuracy_row
+from ipdlam.experiments.setup import datasets
+
+DEPTHS = {"smoke": (2, 5), "small": (2, 3, 5, 10, 20), "paper": (2, 3, 5, 10, 20)}
+WIDTH = {"smoke": 12, "small": 100, "paper": 300}
+ITERATIONS = {"smoke": 3, "small": 30, "paper": 30}
+LIMIT = {"smoke": 300, "small": 10000, "paper": None}
+CLEAR = 0.01  # less than a point is chance
+ACTIVATIONS = ("relu", "tanh", "sigmoid")
+INITIALISATIONS = ("paper", "torch")
+METHODS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "ipdlam": (("order", "nested-reverse"),),
+    "dlam": (("order", "nested-reverse"),),
+    "sgd": (("learning_rate", 0.05), ("batch_size", 128)),
+    "adam": (("learning_rate", 0.001), ("batch_size", 128)),
+}
+
+
+def runs(scale: str) -> list[RunSpec]:
+    """Every method at every depth, activation and initialisation."""
+    return [
+        RunSpec(
+            datasets(scale)[0],
+            method,
+            (WIDTH[scale],) * depth,
+            ITERATIONS[scale],
+            settings,
+            activation=activation,
+            initialisation=initialisation,
+            limit=LIMIT[scale],
+            evaluate_every=ITERATIONS[scale] if scale == "smoke" else 3,
+        )
+        for initialisation in INITIALISATIONS
+        for activation in ACTIVATIONS
+        for depth in DEPTHS[scale]
+        for method, settings in METHODS.items()
+    ]
+
+
+def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
+    """One for every run."""
+    return [
+        accuracy_row(
+            spec,
+            results[spec.key],
+            depth=len(spec.hidden),
+            activation=spec.activation,
+            initialisation=spec.initialisation,
+        )
+        for spec in specs
+    ]
+
+
+def depth(spec: RunSpec) -> float:
+    """How many hidden layers."""
+    return float(len(spec.hidden))
+
+
+def panels(specs: Sequence[RunSpec]) -> list[Panel]:
+    """The best test accuracy against depth, for every activation and initialisation."""
+    return [
+        Panel(
+            f"{activation}, {initialisation} initialisation",
+            {
+                method: tuple(
+                    spec
+                    for spec in specs
+                    if (spec.method, spec.activation, spec.initialisation) == (method, activation, initialisation)
+                )
+                for method in METHODS
+            },
+            "validation_accuracy",
+            unit="%",
+            across=depth,
+        )
+        for initialisation in INITIALISATIONS
+        for activation in ACTIVATIONS
+    ]
+
+
+def verdict(table: list[dict[str, Any]]) -> Verdict:
+    """Whether iPDLAM is ahead of the better optimizer in the deepest networks."""
+    deepest = max(row["depth"] for row in table)
+    cases = {(row["activation"], row["initialisation"]) for row in table}
+    best = {
+        (row["method"], row["activation"], row["initialisation"]): row["best_test_accuracy"] or 0.0
+        for row in table
+        if row["depth"] == deepest
+    }
+    ahead = [
+        case for case in cases if best[("ipdlam", *case)] - CLEAR > max(best[("sgd", *case)], best[("adam", *case)])
+    ]
+    word = "holds" if len(ahead) == len(cases) else "holds partly" if ahead else "does not hold"
+    return Verdict(
+        word, f"with {deepest} hidden layers iPDLAM is ahead of SGD and Adam in {len(ahead)} of {len(cases)} cases"
+    )
+
+
+EXPERIMENT = Experiment(
+    "deep",
+    "Depth: where gradients vanish",
+    "Alternating minimisation does not suffer from vanishing gradients, as back-propagation does.",
+    runs,
+    rows,
+    panels,
+    verdict,
+)
