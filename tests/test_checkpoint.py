@@ -520,3 +520,8 @@ def test_an_unfinished_iteration_cannot_be_saved(tmp_path, monkeypatch):
     trainer._run.whole = False
     with pytest.raises(RuntimeError, match="interrupted half-way"):
         trainer.save(tmp_path / "c")
+
+
+def test_dlam_refuses_a_run_of_ipdlam(saved):
+    with pytest.raises(CheckpointError, match=r"a run of IPDLAM; load it with IPDLAM\.load"):
+        DLAM.load(saved, make_model(), X, Y, validation_data=VALIDATION)

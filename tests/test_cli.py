@@ -254,7 +254,7 @@ def test_plain_lines_where_there_is_no_terminal(digits):
     assert "\x1b" not in digits.out
     lines = digits.out.splitlines()
     assert lines[0] == "reading digits ..."
-    assert lines[1] == "ipdlam on digits, 64-8-10 · 1347 samples, scored on 450 (test set)"
+    assert lines[1] == "ipdlam on digits, 64-8-10, 10 classes: 1347 samples, scored on 450 (test set)"
     assert lines[2] == f"run folder: {digits.run}"
     assert lines[3].startswith("checkpoints: exact, every 10 iterations, ")
     last = records(digits.run)[-1]
@@ -627,7 +627,7 @@ def test_predictions_are_written_to_a_new_file_only(table, table_run, tmp_path):
     before = target.read_bytes()
     assert "exists already" in refused("predict", table_run, table, "--output", target)
     assert target.read_bytes() == before
-    assert "cannot be written" in refused("predict", table_run, table, "--output", target / "below", code=1)
+    assert "was not written" in refused("predict", table_run, table, "--output", target / "below", code=1)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic", "squared", "cross_entropy"])
@@ -1078,7 +1078,7 @@ def test_compare(tmp_path):
     out, err = ipdlam_run("compare", "digits", *options, "--output", output, pictures=True)
     assert err == ""
     lines = out.splitlines()
-    assert lines[0] == "digits, 64-8-10 · 200 samples, scored on 450 (test set)"
+    assert lines[0] == "digits, 64-8-10, 10 classes: 200 samples, scored on 450 (test set)"
     header = next(number for number, line in enumerate(lines) if line.startswith("method "))
     assert [line.split()[:2] for line in lines[header + 1 : header + 4]] == [
         ["iPDLAM", "2"],
@@ -1146,3 +1146,9 @@ def test_one_interrupt_ends_a_comparison_with_what_there_is(table, tmp_path):
     assert "iPDLAM interrupted after 1 iterations" in out
     content = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert list(content["histories"]) == ["dlam", "ipdlam"]
+
+
+def test_a_network_that_does_not_fit_into_memory(tmp_path):
+    message = refused("train", "digits", "--hidden", "100000000", "--output", tmp_path / "run")
+    assert "memory" in message
+    assert not (tmp_path / "run").exists()

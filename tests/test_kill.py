@@ -201,3 +201,18 @@ def test_a_run_goes_on_from_another_folder(data, tmp_path):
     output = again.communicate()[0]
     assert again.returncode == 0, output
     assert "resumed after iteration 2" in output
+
+
+def test_a_second_ctrl_c_before_the_first_checkpoint_starts_over(data, undisturbed, tmp_path):
+    run = tmp_path / "run"
+    process = command("train", str(data), *OPTIONS, "--checkpoint-every", "1000", "--output", str(run))
+    assert wait_until(process, lambda: iterations_done(run) >= 2), process.stdout.read()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    if not list((run / "checkpoints").glob("iteration-*")):  # else the iteration ended between the two
+        assert json.loads((run / "summary.json").read_text())["stop_reason"] == "interrupted"
+    resumed = command("train", "--resume", str(run))
+    output = resumed.communicate()[0]
+    assert resumed.returncode == 0, output
+    assert_same_run(run, undisturbed)

@@ -34,14 +34,18 @@ class Watcher(Protocol):
     def warn(self, text: str) -> None: ...
 
 
-def kept_going(save: Callable[[T], None], watcher: Watcher) -> Callable[[T], None]:
-    """A save whose failure is reported: training is not worth losing for it."""
+def kept_going(save: Callable[[T], None], watcher: Watcher, *, once: bool = False) -> Callable[[T], None]:
+    """A save whose failure is reported, every time or ``once``: training is not worth losing for it."""
+    failed = False
 
     def attempt(given: T) -> None:
+        nonlocal failed
         try:
             save(given)
         except (CheckpointError, OSError) as error:
-            watcher.warn(str(error))
+            if not (once and failed):
+                watcher.warn(str(error))
+            failed = True
 
     return attempt
 
@@ -73,20 +77,20 @@ class Job:
                 self._lock.close()
 
     def _run(self, watcher: Watcher, resume: bool, stop: Callback) -> History:
-        config, split = self.config, self.problem.split
+        config = self.config
         if resume:
             self._claim(new=False)
         with blamed_on_settings():
             if not (resume and self._resume(watcher)):
-                self.trainer.start(split.X, split.y, validation_data=split.validation)
+                self._start()
         if not resume:  # a run that cannot start leaves no folder
             self._claim(new=True)
         folder = self.folder
-        folder.create(config)
+        folder.create(config, new=not resume)
         self._note_environment(watcher)
         folder.write_history(self.trainer.history)
         watcher.begin(self, self.trainer.history)
-        callbacks: list[Callback] = [kept_going(folder.append, watcher), watcher.record]
+        callbacks: list[Callback] = [kept_going(folder.append, watcher, once=True), watcher.record]
         tensorboard = None
         if config.tensorboard:
             tensorboard = TensorBoard(folder.path / "tensorboard", purge_step=len(self.trainer.history) + 1)
@@ -120,6 +124,19 @@ class Job:
         self._finish(history, watcher)
         return history
 
+    def _start(self) -> None:
+        split = self.problem.split
+        try:
+            self.trainer.start(split.X, split.y, validation_data=split.validation)
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+                raise
+            numbers = 4 * sum(self.config.hidden) * len(split.X)
+            raise ConfigError(
+                f"there is not enough memory: z and a of {len(split.X)} samples are {numbers:.3g} numbers; "
+                "use a smaller hidden or limit"
+            ) from error
+
     def _claim(self, *, new: bool) -> None:
         """Hold the folder; where its name was not given and another run was quicker, take the next one."""
         while True:
@@ -148,7 +165,8 @@ class Job:
         """Take up the newest whole checkpoint; False where there is none yet."""
         folder, split = self.folder, self.problem.split
         found = series(folder.checkpoints) if folder.checkpoints.is_dir() else []
-        if not found and folder.model.is_file():
+        again = self.config.checkpoint == "exact" and folder.was_interrupted  # before its first checkpoint
+        if not found and folder.model.is_file() and not again:
             raise CheckpointError(
                 f"{folder.path} holds a model but no checkpoint to go on from; start a new run, with --checkpoint exact"
             )
@@ -183,17 +201,8 @@ class Job:
             refuge = Path(tempfile.mkdtemp(prefix="ipdlam-")) / folder.model.name
             trained.save(refuge)
             raise CheckpointError(f"{error}. The trained model is in {refuge}") from error
-        folder.write_history(history)  # a line may have been lost to a full disk
-        best = history.best
-        folder.write_json(
-            folder.summary,
-            {
-                "stop_reason": history.stop_reason,
-                "iterations": len(history),
-                "last": history[-1].to_dict() if history else None,
-                "best": None if best is None else best.to_dict(),
-            },
-        )
+        kept_going(folder.write_history, watcher)(history)  # a line may have been lost to a full disk
+        kept_going(folder.write_summary, watcher)(history)
         if history:
             try:
                 curves({config.method: history}, folder.curves, title=self.title)

@@ -101,7 +101,8 @@ class Problem:
         """The data, the network and how many samples, in a line."""
         split = self.split
         scored = "" if split.validation is None else f", scored on {len(split.validation[0])} ({split.scored_on})"
-        return f"{self.title} · {len(split.X)} samples{scored}"
+        kind = "regression" if self.data.classes is None else f"{len(self.data.classes)} classes"
+        return f"{self.title}, {kind}: {len(split.X)} samples{scored}"
 
     def make_model(self, config: TrainConfig | None = None) -> nn.Sequential:
         """The network with its initial weights, the same at every call; another configuration may change its seed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -89,10 +90,15 @@ class RunFolder:
             raise ConfigError(f"output {self.path} exists already; choose another --output")
         return lock
 
-    def create(self, config: TrainConfig) -> None:
+    def create(self, config: TrainConfig, *, new: bool) -> None:
         """Begin, in a folder that was claimed; what an earlier end of the run says is no longer true."""
         make_folder(self.checkpoints)
-        self.write_config(config)
+        try:
+            self.write_config(config)
+        except CheckpointError:
+            if new:  # an empty folder would only be in the way of the next attempt
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
         self.summary.unlink(missing_ok=True)
 
     @classmethod
@@ -118,6 +124,25 @@ class RunFolder:
     def write_history(self, records: Iterable[Record]) -> None:
         """Start the file anew: after a resume, lines past the checkpoint go."""
         write_file(self.history, "".join(line(record) for record in records).encode())
+
+    def write_summary(self, history: History) -> None:
+        """Why the run ended, its last and its best iteration."""
+        best = history.best
+        content = {
+            "stop_reason": history.stop_reason,
+            "iterations": len(history),
+            "last": history[-1].to_dict() if history else None,
+            "best": None if best is None else best.to_dict(),
+        }
+        self.write_json(self.summary, content)
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the run was stopped in the middle of an iteration."""
+        try:
+            return bool(json.loads(self.summary.read_bytes())["stop_reason"] == "interrupted")
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def append(self, record: Record) -> None:
         """Add one iteration; it is on its way to the disk before the next one starts."""

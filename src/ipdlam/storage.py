@@ -34,7 +34,7 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: Path, size: int) -> Iterator[None]:
+def explained(path: Path, size: int, comfort: str = "") -> Iterator[None]:
     """Turn what the system says while ``path`` is written into one message with a remedy."""
     try:
         yield
@@ -50,7 +50,7 @@ def explained(path: Path, size: int) -> Iterator[None]:
             reason = f"the disk is full: {readable(size)} are needed; make room or save elsewhere"
         else:
             reason = f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"{path} was not written: {reason}. Nothing in memory is lost") from error
+        raise CheckpointError(f"{path} was not written: {reason}{comfort}") from error
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -76,7 +76,7 @@ def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:
     attempts at it left unfinished is removed.
     """
     temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
-    with explained(path, size):
+    with explained(path, size, ". Nothing in memory is lost"):
         recover(path)
         for left in (temporary, replaced):
             shutil.rmtree(left, ignore_errors=True)

@@ -253,6 +253,8 @@ class IPDLAM:
             trainer._adopt(Settings.from_dict(settings))
             if len(trainer.settings.regularizers) != len(network):
                 raise ValueError("its settings are those of another network")
+            if cls is DLAM and (trainer.settings.proximity > 0.0 or max(trainer.settings.inertia) > 0.0):
+                raise ValueError("it is of a run of IPDLAM; load it with IPDLAM.load")
         if X is None or y is None:
             W, b = network.read()
             checkpoint.copy_into(named("", W, b), only=True)

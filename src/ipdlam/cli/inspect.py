@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Annotated, Optional
 import typer
 
 from ipdlam.config import ConfigError
-from ipdlam.errors import CheckpointError
 
 DataDir = Annotated[
     Optional[str],  # noqa: UP045 (typer evaluates it)
@@ -76,21 +76,19 @@ def predict(
       ipdlam predict runs/iris new.csv --scores --output predicted.csv
     """
     from ipdlam.inference import predict_file
+    from ipdlam.storage import write_file
 
     if output is not None and output.exists():
         raise ConfigError(f"output {output} exists already; remove it or choose another name")
     header, rows = predict_file(run, file, scores=scores)
-    try:
-        stream = sys.stdout if output is None else output.open("w", encoding="utf-8", newline="")
-    except OSError as error:
-        raise CheckpointError(f"{output} cannot be written: {error.strerror or error}") from error
-    try:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-    finally:
-        if output is not None:
-            stream.close()
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    if output is None:
+        sys.stdout.write(text.getvalue())
+    else:
+        write_file(output, text.getvalue().encode())
 
 
 def datasets(data_dir: DataDir = None) -> None:
