@@ -12,18 +12,15 @@ the values of its authors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ipdlam.baselines.protocol import Baseline, State
+from ipdlam.baselines.protocol import AlternatingBaseline, State
 from ipdlam.checks import check_number
-from ipdlam.history import History
-from ipdlam.inputs import ArrayLike, Samples, ValidationData
+from ipdlam.inputs import Samples
 from ipdlam.linalg import gain
-from ipdlam.loop import Callback, Stopping
 from ipdlam.objective import Objective, Tally, squared_distance, weighted_sum
 from ipdlam.orders import Block
 from ipdlam.prox import Loss
@@ -39,7 +36,7 @@ class BCDState(State):
     v: Tensor
 
 
-class BCD(Baseline):
+class BCD(AlternatingBaseline):
     """Trains ``model`` in place by block coordinate descent.
 
     Parameters
@@ -69,24 +66,6 @@ class BCD(Baseline):
         run = Run.begin(self.network, samples, validation, self.chunk_size)
         v = run.shard.current[Block("z", len(self.network))].clone()
         return BCDState(samples, validation, (run.W, run.b), run, v)
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        iterations: int = 50,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Start from the model's weights and take up to ``iterations`` steps, as :meth:`ipdlam.IPDLAM.fit` does."""
-        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
-        return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
 
     @torch.no_grad()
     def _advance(self, state: State) -> None:

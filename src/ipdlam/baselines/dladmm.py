@@ -12,17 +12,14 @@ curvature is doubled until the model lies above the function, at most ``DOUBLING
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ipdlam.baselines.protocol import Baseline, State
+from ipdlam.baselines.protocol import AlternatingBaseline, State
 from ipdlam.checks import check_number
-from ipdlam.history import History
-from ipdlam.inputs import ArrayLike, Samples, ValidationData
-from ipdlam.loop import Callback, Stopping
+from ipdlam.inputs import Samples
 from ipdlam.objective import Objective
 from ipdlam.prox import Loss
 
@@ -41,7 +38,7 @@ class ADMMState(State):
     curvature: dict[str, float]  # of the quadratic models, by block
 
 
-class DLADMM(Baseline):
+class DLADMM(AlternatingBaseline):
     """Trains ``model`` in place by dlADMM, on whole arrays.
 
     Parameters
@@ -66,23 +63,6 @@ class DLADMM(Baseline):
     ) -> None:
         super().__init__(model, loss, chunk_size)
         self.penalty = check_number("penalty", penalty, low=0.0, strict=True)
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        iterations: int = 50,
-        validation_data: ValidationData | None = None,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Start from the model's weights and take up to ``iterations`` steps, as :meth:`ipdlam.IPDLAM.fit` does."""
-        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
-        return self._fit(X, y, stopping, None, validation_data, callbacks)
 
     @torch.no_grad()
     def _begin(self, samples: Samples, validation: Samples | None) -> ADMMState:

@@ -165,3 +165,25 @@ class Baseline(ABC):
             record = Record(iteration=state.iteration, seconds=state.seconds, **objective.terms(), **found)
             state.history.append(record)
         return record
+
+
+class AlternatingBaseline(Baseline):
+    """A baseline that counts iterations, as the method does."""
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        iterations: int = 50,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Start from the model's weights and take up to ``iterations`` steps, as :meth:`ipdlam.IPDLAM.fit` does."""
+        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
+        return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
