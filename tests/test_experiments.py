@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from ipdlam.experiments.base import SCALES, RunSpec, Verdict
 from ipdlam.experiments.make import all_runs, check, draw, make, spread
 from ipdlam.experiments.runner import Store
 
+ROOT = Path(__file__).parent.parent
 TINY = RunSpec("digits", "ipdlam", (6,), 3, (("inertia", 0.5),), limit=100)
 
 
@@ -200,3 +202,13 @@ def test_the_picture_shows_the_runs(made):
         [100 * v for v in results[specs[0].key].columns["validation_accuracy"]]
     )
     assert figure.axes[0].get_yscale() == "log"
+
+
+COMMITTED = sorted(path for path in (ROOT / "results").glob("*-*.json") if path.stem.rsplit("-", 1)[1] in SCALES)
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_committed_rows_are_those_of_their_runs(path):
+    store = Store(ROOT / "results" / "runs", ROOT / "results" / "unfinished")
+    check(EXPERIMENTS[path.stem.rsplit("-", 1)[0]], json.loads(path.read_text()), store)
+    assert path.with_suffix(".png").is_file()
