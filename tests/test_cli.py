@@ -766,6 +766,14 @@ def test_other_settings_are_refused_by_name(again, options, words):
     assert snapshot(again) == before
 
 
+def test_other_data_are_refused_wherever_they_are(again):
+    """Data may have moved, so another place may be given; what is there must be the same."""
+    before = snapshot(again)
+    message = refused("train", "digits", "--resume", again, "--iterations", "6", code=1)
+    assert "does not fit" in message
+    assert snapshot(again) == before
+
+
 def test_data_that_have_changed_are_refused_by_name(tmp_path):
     data = write_table(tmp_path / "d.csv", ["x", "y"], [[str(i), "ab"[i % 2]] for i in range(20)])
     run = trained(data, tmp_path / "run")
