@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import ipdlam
+from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
-from ipdlam.experiments import EXPERIMENTS, runner
-from ipdlam.experiments.base import SCALES, RunSpec, Verdict
-from ipdlam.experiments.make import all_runs, check, draw, make, spread
+from ipdlam.experiments import EXPERIMENTS, penalty, runner
+from ipdlam.experiments.base import SCALES, RunSpec
+from ipdlam.experiments.make import all_runs, averaged, check, draw, make, summarise
 from ipdlam.experiments.runner import Store
+from ipdlam.experiments.tables import markdown, result_table
 
 ROOT = Path(__file__).parent.parent
 TINY = RunSpec("digits", "ipdlam", (6,), 3, (("inertia", 0.5),), limit=100)
@@ -41,7 +43,8 @@ def test_an_experiment_leaves_rows_a_verdict_and_a_picture(made, name):
     folder, store, contents = made
     content = json.loads((folder / f"{name}-smoke.json").read_text())
     assert content == json.loads(json.dumps(contents[name]))
-    assert content["verdict"] == "not measured"  # digits say nothing of the paper
+    assert content["claims"]
+    assert {claim["verdict"] for claim in content["claims"]} == {"not measured"}  # digits say nothing of the paper
     assert content["environment"]["torch"]
     assert (folder / f"{name}-smoke.png").read_bytes().startswith(b"\x89PNG")
     runs = all_runs(EXPERIMENTS[name], "smoke", 1)
@@ -70,15 +73,17 @@ def test_every_scale_is_declared(name, scale):
     [
         lambda content: content["rows"][0].update(test_accuracy=0.99),
         lambda content: content["rows"].pop(),
-        lambda content: content.update(verdict="holds"),
-        lambda content: content.update(why="because"),
+        lambda content: content["claims"][0].update(verdict="holds"),
+        lambda content: content["claims"][0].update(ours="more"),
+        lambda content: content["means"][0].update(test_accuracy=0.99),
+        lambda content: content.update(runs=9),
     ],
 )
 def test_a_row_that_was_tampered_with_is_noticed(made, change):
     _, store, contents = made
     content = json.loads(json.dumps(contents["fig1"]))
     change(content)
-    with pytest.raises(CheckpointError, match=r"fig1: its (rows|verdict|why) are not those of its runs"):
+    with pytest.raises(CheckpointError, match=r"fig1-smoke: (runs|rows|means|claims) is not what its runs give"):
         check(EXPERIMENTS["fig1"], content, store)
 
 
@@ -91,7 +96,7 @@ def test_a_run_that_was_tampered_with_is_noticed(made, tmp_path):
     changed["columns"]["validation_accuracy"][-1] = 0.999
     path.write_text(json.dumps(changed))
     try:
-        with pytest.raises(CheckpointError, match="are not those of its runs"):
+        with pytest.raises(CheckpointError, match="is not what its runs give"):
             check(EXPERIMENTS["fig1"], json.loads(json.dumps(contents["fig1"])), store)
         changed["spec"]["seed"] = 5
         path.write_text(json.dumps(changed))
@@ -166,30 +171,126 @@ def test_divergence_is_a_result(store):
     assert len(result.columns["iteration"]) < 9
 
 
-def test_seeds_give_a_spread(tmp_path, store):
+def test_seeds_give_means_and_ranges(tmp_path, store):
     content = make(EXPERIMENTS["order"], "smoke", 2, store, tmp_path, ignore)
     assert [row["seed"] for row in content["rows"]] == [0, 0, 0, 1, 1, 1]
     assert content["rows"][0]["objective"] != content["rows"][3]["objective"]
-    mean, low, high = content["spread"][0]["best_test_accuracy"]
-    assert low <= mean <= high
+    mean = content["means"][0]
+    low, high = mean["best_test_accuracy_range"]
+    assert low <= mean["best_test_accuracy"] <= high
+    assert mean["objective"] == pytest.approx((content["rows"][0]["objective"] + content["rows"][3]["objective"]) / 2)
     check(EXPERIMENTS["order"], json.loads(json.dumps(content)), store)
 
 
-def test_a_spread_is_the_mean_and_the_range():
-    fields = dict.fromkeys(("objective", "train_accuracy", "test_accuracy", "best_test_accuracy"))
-    rows = [{**fields, "run": str(k), "objective": float(k)} for k in (1, 2, 6)]
-    assert spread(rows)["objective"] == [3.0, 1.0, 6.0]
-    assert spread(rows)["test_accuracy"] is None
+def test_a_mean_is_of_what_was_measured():
+    fields = {"run": "k", "diverged": False, "test_accuracy": None, "data": "mnist"}
+    rows = [{**fields, "objective": float(k), "train_accuracy": k / 10.0} for k in (1, 2, 6)]
+    mean = averaged(rows)
+    assert (mean["objective"], mean["test_accuracy"], mean["data"], mean["seeds"]) == (3.0, None, "mnist", 3)
+    assert mean["train_accuracy_range"] == [0.1, 0.6]
+    assert averaged([rows[0], {**rows[1], "diverged": True}])["diverged"]
+    assert "train_accuracy_range" not in averaged(rows[:1])
 
 
-def test_verdicts_follow_the_rows():
-    fig1 = EXPERIMENTS["fig1"]
-    base = {"data": "mnist", "method": "dlam", "objective": 2.0, "best_test_accuracy": 0.9, "diverged": False}
-    better = {**base, "method": "ipdlam", "objective": 1.0, "best_test_accuracy": 0.95}
-    assert fig1.verdict([base, better]).word == "holds"
-    assert fig1.verdict([base, {**better, "objective": 3.0}]).word == "holds partly"
-    assert fig1.verdict([base, {**better, "objective": 3.0, "best_test_accuracy": 0.8}]).word == "does not hold"
-    assert isinstance(fig1.verdict([base, better]), Verdict)
+def test_a_part_of_an_experiment_is_a_result(tmp_path, store):
+    content = make(EXPERIMENTS["fig1"], "smoke", 1, store, tmp_path, ignore, only="inertia 0.7")
+    assert (content["runs"], content["runs_declared"]) == (1, 4)
+    assert content["command"].endswith("--only 'inertia 0.7'")
+    assert content["claims"] == []  # without DLAM there is nothing to hold it against
+    more = make(EXPERIMENTS["fig1"], "smoke", 1, store, tmp_path, ignore, only="dlam on")
+    assert more["runs"] == 2
+    assert more["claims"]
+    check(EXPERIMENTS["fig1"], json.loads(json.dumps(more)), store)
+    with pytest.raises(ConfigError, match=r"only 'inertia 7' is in no label of fig1; they are: dlam on digits"):
+        make(EXPERIMENTS["fig1"], "smoke", 1, store, tmp_path, ignore, only="inertia 7")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_any_part_of_an_experiment_can_be_summed_up(made, name):
+    _, store, _ = made
+    declared = all_runs(EXPERIMENTS[name], "smoke", 1)
+    results = {spec.key: store.read(spec) for spec in declared}
+    for spec in declared[:12]:
+        content = summarise(EXPERIMENTS[name], declared, {spec.key: results[spec.key]}, "small")
+        assert [row["run"] for row in content["rows"]] == [spec.key]
+        table = result_table(EXPERIMENTS[name], content)
+        assert len(table.rows) == 1
+        assert markdown(table).count("\n") == 3
+        draw(EXPERIMENTS[name].panels([spec]), results, "t")
+
+
+def row(**fields):
+    plain = {"data": "mnist", "method": "ipdlam", "diverged": False, "objective": 1.0, "best_iteration": 5}
+    accuracies = dict.fromkeys(("train_accuracy", "test_accuracy", "best_test_accuracy"), 0.9)
+    return {**plain, **accuracies, "hidden": [1500, 1500], **fields}
+
+
+def words(name, *rows):
+    return [claim.verdict for claim in EXPERIMENTS[name].claims(rows)]
+
+
+def test_the_verdicts_of_figure_1_follow_the_rows():
+    base = row(method="dlam", inertia=0.0, best_iteration=9)
+    better = row(inertia=0.5, objective=0.5, train_accuracy=0.95, test_accuracy=0.95, best_test_accuracy=0.96)
+    assert words("fig1", base, better) == ["holds"] * 5
+    assert words("fig1", base, {**better, "objective": 3.0}) == ["does not hold", *["holds"] * 4]
+    assert words("fig1", base, better, row(inertia=0.2, best_iteration=9)) == ["holds partly"] * 5
+
+
+def test_the_verdicts_of_table_1_follow_the_rows():
+    low = row(inertia=0.1)
+    high = row(inertia=0.7, objective=0.03, train_accuracy=0.97, test_accuracy=0.94, best_test_accuracy=0.95)
+    broken = [row(inertia=value, diverged=value > 1.0, objective=5000.0) for value in (1.0, 1.1, 1.2)]
+    assert words("table1", low, high, *broken) == ["holds"] * 3
+    assert words("table1", low, {**high, "test_accuracy": 0.8}, *broken) == ["holds partly", "holds partly", "holds"]
+    assert words("table1", low, {**high, "hidden": [300, 300]})[1] == "not measured"
+    calm = [{**each, "diverged": False, "objective": 0.1} for each in broken]
+    assert words("table1", low, high, *calm)[2] == "does not hold"
+
+
+def test_the_verdicts_of_the_optimizers_follow_the_rows():
+    mine = row(learning_rate=None, early_test_accuracy=0.95, test_accuracy=0.93)
+    slow = row(method="sgd", learning_rate=0.001, early_test_accuracy=0.6, test_accuracy=0.8, best_test_accuracy=0.8)
+    fast = {**slow, "method": "adam", "early_test_accuracy": 0.98, "test_accuracy": 0.98, "best_test_accuracy": 0.98}
+    tuned = {**fast, "method": "sgd", "learning_rate": 0.05}
+    assert words("fig3", mine, slow) == ["holds"] * 5
+    assert words("fig3", mine, slow, fast)[:2] == ["holds partly", "holds partly"]
+    assert words("fig3", mine, slow, fast, tuned)[2:4] == ["does not hold", "does not hold"]
+
+
+def test_the_verdicts_on_closeness_follow_the_rows():
+    assert words("fig2", row(), row(test_accuracy=0.905)) == ["holds"]
+    assert words("fig2", row(), row(test_accuracy=0.85)) == ["holds partly"]
+    orders = [row(same_as_reverse=True), row(same_as_reverse=True), row(same_as_reverse=False, test_accuracy=0.7)]
+    assert words("order", *orders) == ["holds partly", "does not hold"]
+
+
+def test_the_verdict_on_the_warm_up_follows_the_rows():
+    alone = row(method="adam", name="adam alone", accuracy_at_equal_seconds=0.9)
+    warm = row(name="iPDLAM, then adam", accuracy_at_equal_seconds=0.89, best_test_accuracy=0.91)
+    assert words("warmup", alone, warm) == ["holds partly"]
+    assert words("warmup", alone, {**warm, "best_test_accuracy": 0.8}) == ["does not hold"]
+
+
+def test_the_verdict_on_depth_follows_the_rows():
+    cases = [(a, i) for a in ("relu", "tanh", "sigmoid") for i in ("paper", "torch")]
+    rows = [
+        row(method=method, activation=a, initialisation=i, depth=20, best_test_accuracy=score)
+        for a, i in cases
+        for method, score in (("ipdlam", 0.5 if i == "paper" else 0.1), ("dlam", 0.1), ("sgd", 0.1), ("adam", 0.3))
+    ]
+    assert words("deep", *rows) == ["holds", "does not hold"]
+
+
+def test_the_penalty_that_fits_the_paper_is_named():
+    near = row(variant="near", objective=0.03, train_accuracy=0.968, test_accuracy=0.942)
+    far = row(variant="far", objective=30.0, best_test_accuracy=0.99)
+    table = [{**each, "misfit": penalty.misfit(each)} for each in (near, far)]
+    assert table[0]["misfit"] == pytest.approx(0.0)
+    assert table[1]["misfit"] == pytest.approx(3.0 + 0.68 + 0.42)
+    fits, serves = penalty.claims(table)
+    assert fits.ours.startswith("near")
+    assert serves.ours.startswith("far")
 
 
 def test_the_picture_shows_the_runs(made):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -15,24 +15,32 @@ SCALES = ("smoke", "small", "paper")
 def reproduce(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="EXPERIMENT...", help="table1, fig1 to fig4, order, deep, decay, warmup, or all"),
+        typer.Argument(
+            metavar="EXPERIMENT...", help="table1, fig1 to fig4, order, decay, penalty, warmup, deep, or all"
+        ),
     ],
     scale: Annotated[
         str, typer.Option(metavar="NAME", help="smoke: digits, seconds; small: width 300; paper: width 1500")
     ] = "smoke",
     seeds: Annotated[int, typer.Option(metavar="N", min=1, help="how many seeds")] = 1,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="where rows, pictures and runs go")] = Path("results"),
+    only: Annotated[
+        Optional[str],  # noqa: UP045 (typer evaluates it)
+        typer.Option(metavar="TEXT", help="make only the runs whose label holds these words, such as 'inertia 0.7'"),
+    ] = None,
 ) -> None:
     """Make tables and figures of the paper again, and hold its claims against them.
 
     Runs are kept in FOLDER/runs by a checksum of their settings and are not made twice; a run that was stopped goes on
-    where it was.
+    where it was. Rows and pictures are of all runs there are, so that a part of a long experiment is a result too.
 
     Examples:
 
       ipdlam reproduce table1 fig1
 
-      ipdlam reproduce all --scale small --seeds 3 --output results
+      ipdlam reproduce table1 --scale paper --only 'inertia 0.7'
+
+      ipdlam reproduce all --scale small --output results
     """
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
@@ -63,8 +71,10 @@ def reproduce(
                 progress.reset(task, total=spec.iterations, description=f"{name} {place}/{count}: {spec.label}")
                 return lambda record: progress.update(task, completed=record.iteration)
 
-            content = make(experiment, scale, seeds, store, output, watch)
-        console.print(
-            f"{experiment.title}\n  claim:   {content['claim']}\n  verdict: {content['verdict']}: {content['why']}"
-        )
-        console.print(f"  rows:    {output / f'{name}-{scale}.json'}\n  picture: {output / f'{name}-{scale}.png'}")
+            content = make(experiment, scale, seeds, store, output, watch, only)
+        made = f" ({content['runs']} of {content['runs_declared']} runs)"
+        console.print(content["title"] + (made if content["runs"] < content["runs_declared"] else ""), style="bold")
+        for claim in content["claims"]:
+            console.print(f"  {claim['verdict']}: {claim['claim']}")
+            console.print(f"    paper: {claim['paper'] or '-'}\n    ours:  {claim['ours']}")
+        console.print(f"  {output / f'{name}-{scale}.json'}, {output / f'{name}-{scale}.png'}")

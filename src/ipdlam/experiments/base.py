@@ -91,12 +91,36 @@ class RunResult:
 Results = Mapping[str, RunResult]  # by key
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What was measured, held against what the paper says."""
+HOLDS, PARTLY, FAILS, UNMEASURED, OPEN = "holds", "holds partly", "does not hold", "not measured", "no claim"
 
-    word: str  # "holds", "holds partly", "does not hold", "not measured"
-    why: str
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing the paper says, or leaves open, and what was measured."""
+
+    claim: str
+    paper: str  # its number, or its words
+    ours: str
+    verdict: str
+
+
+def judged(tests: Sequence[bool]) -> str:
+    """The word for a claim that says several things; nothing measured is no verdict."""
+    if not tests:
+        return UNMEASURED
+    return HOLDS if all(tests) else PARTLY if any(tests) else FAILS
+
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an experiment's table."""
+
+    heading: str
+    key: str  # of the rows
+    kind: str = "text"  # text, percent, points (of percent), number, count, seconds
 
 
 @dataclass(frozen=True)
@@ -130,11 +154,12 @@ class Experiment:
 
     name: str
     title: str
-    claim: str  # what the paper says
+    about: str  # what is done, and why
     runs: Callable[[str], Sequence[RunSpec]]  # by scale
     rows: Callable[[Sequence[RunSpec], Results], list[dict[str, Any]]]
+    columns: Sequence[Column]
     panels: Callable[[Sequence[RunSpec]], Sequence[Panel]]
-    verdict: Callable[[list[dict[str, Any]]], Verdict]
+    claims: Callable[[Sequence[Row]], Sequence[Claim]]  # from rows that are means over the seeds
 
 
 def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any]:
@@ -144,6 +169,7 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         **more,
         "data": spec.data,
         "method": spec.method,
+        "hidden": list(spec.hidden),
         "seed": spec.seed,
         "run": spec.key,
         "iterations": len(result.columns["iteration"]),
@@ -155,7 +181,38 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         "seconds": result.last("seconds"),
         "passes": result.passes * len(result.columns["iteration"]),
         "diverged": result.diverged,
+        "environment": dict(result.environment),
     }
+
+
+OUTCOME = (
+    Column("Phi", "objective", "number"),
+    Column("training", "train_accuracy", "percent"),
+    Column("test", "test_accuracy", "percent"),
+    Column("best test", "best_test_accuracy", "percent"),
+    Column("at", "best_iteration", "count"),
+    Column("passes", "passes", "count"),
+    Column("seconds", "seconds", "seconds"),
+)
+"""What every table ends with."""
+
+
+def by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each data set."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["data"], []).append(row)
+    return found
+
+
+def percent(value: float | None) -> str:
+    """An accuracy in words."""
+    return "none" if value is None else f"{100.0 * value:.1f} %"
+
+
+def number(value: float | None) -> str:
+    """A number in words."""
+    return "none" if value is None else f"{value:.3g}"
 
 
 def three_panels(specs: Sequence[RunSpec], name: Callable[[RunSpec], str]) -> list[Panel]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipdlam.config import ConfigError
 from ipdlam.environment import environment
 from ipdlam.errors import CheckpointError
-from ipdlam.experiments.base import Experiment, Panel, Results, RunSpec, Verdict
+from ipdlam.experiments.base import UNMEASURED, Experiment, Panel, Results, RunResult, RunSpec
 from ipdlam.experiments.runner import Store
 from ipdlam.history import Record
 from ipdlam.plots import PALETTE, house_style, save
@@ -25,7 +29,19 @@ NAMES = {
     "iteration": "iteration",
     "seconds": "seconds of training (s)",
 }
-AVERAGED = ("objective", "train_accuracy", "test_accuracy", "best_test_accuracy")
+MEASURED = (
+    *(
+        "objective",
+        "train_accuracy",
+        "test_accuracy",
+        "best_test_accuracy",
+        "best_iteration",
+        "seconds",
+        "decay",
+        "misfit",
+    ),
+    *("early_test_accuracy", "accuracy_at_equal_seconds"),
+)
 
 
 def make(
@@ -35,20 +51,32 @@ def make(
     store: Store,
     output: Path,
     watch: Callable[[RunSpec, int, int], Callable[[Record], Any]],
+    only: str | None = None,
 ) -> dict[str, Any]:
-    """Make what runs are missing, then the rows, the verdict and the picture; the content of the JSON file."""
-    specs = all_runs(experiment, scale, seeds)
-    results = {spec.key: store.make(spec, watch(spec, place, len(specs))) for place, spec in enumerate(specs, start=1)}
+    """Make what runs are missing, then the rows, the claims and the picture; the content of the JSON file.
+
+    With ``only`` no other runs are made than those whose label holds those words; the rows are those of all there are.
+    """
+    declared = all_runs(experiment, scale, seeds)
+    wanted = [spec for spec in declared if only is None or re.search(rf"\b{re.escape(only)}\b", spec.label)]
+    if not wanted:
+        labels = "; ".join(dict.fromkeys(spec.label for spec in declared))
+        raise ConfigError(f"only {only!r} is in no label of {experiment.name}; they are: {labels}")
+    for place, spec in enumerate(wanted, start=1):
+        store.make(spec, watch(spec, place, len(wanted)))
+    results = stored(declared, store)
     content: dict[str, Any] = {
-        "command": f"ipdlam reproduce {experiment.name} --scale {scale} --seeds {seeds}",
+        "experiment": experiment.name,
+        "command": f"ipdlam reproduce {experiment.name} --scale {scale} --seeds {seeds}"
+        + ("" if only is None else f" --only {shlex.quote(only)}"),
         "scale": scale,
         "seeds": seeds,
         "environment": environment(),
-        **summarise(experiment, specs, results, scale),
+        **summarise(experiment, declared, results, scale),
     }
     output.mkdir(parents=True, exist_ok=True)
     write_file(output / f"{experiment.name}-{scale}.json", (json.dumps(content, indent=1) + "\n").encode())
-    first = [spec for spec in specs if spec.seed == 0]
+    first = [spec for spec in declared if spec.seed == 0 and spec.key in results]
     save(draw(experiment.panels(first), results, experiment.title), output / f"{experiment.name}-{scale}.png")
     return content
 
@@ -58,48 +86,64 @@ def all_runs(experiment: Experiment, scale: str, seeds: int) -> list[RunSpec]:
     return [spec.changed(seed=seed) for seed in range(seeds) for spec in experiment.runs(scale)]
 
 
-def summarise(experiment: Experiment, specs: Sequence[RunSpec], results: Results, scale: str) -> dict[str, Any]:
-    """Rows and verdict: a function of the runs alone, so that they can be checked against them."""
-    by_seed = [
-        experiment.rows([spec for spec in specs if spec.seed == seed], results)
+def stored(specs: Sequence[RunSpec], store: Store) -> dict[str, RunResult]:
+    """The results that there are."""
+    found = ((spec.key, store.read(spec)) for spec in specs)
+    return {key: result for key, result in found if result is not None}
+
+
+def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Results, scale: str) -> dict[str, Any]:
+    """Rows and claims: a function of the runs alone, so that they can be checked against them."""
+    specs = [spec for spec in declared if spec.key in results]
+    rows = [
+        row
         for seed in dict.fromkeys(spec.seed for spec in specs)
+        for row in experiment.rows([spec for spec in specs if spec.seed == seed], results)
     ]
-    verdict = experiment.verdict(by_seed[0])
+    without_seed = {spec.key: spec.changed(seed=0).key for spec in specs}
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(without_seed[row["run"]], []).append(row)
+    means = [averaged(group) for group in groups.values()]
+    claims = [dataclasses.asdict(claim) for claim in experiment.claims(means)]
     if scale == "smoke":  # another network on other data: nothing to hold against the paper
-        verdict = Verdict("not measured", f"at the scale of a smoke test, {verdict.word}: {verdict.why}")
-    rows = [row for rows in by_seed for row in rows]
+        claims = [{**claim, "verdict": UNMEASURED} for claim in claims]
     return {
         "title": experiment.title,
-        "claim": experiment.claim,
-        "verdict": verdict.word,
-        "why": verdict.why,
+        "about": experiment.about,
+        "runs": len(specs),
+        "runs_declared": len(declared),
+        "claims": claims,
         "rows": rows,
-        "spread": [spread(group) for group in zip(*by_seed, strict=True)] if len(by_seed) > 1 else [],
+        "means": means,
     }
 
 
-def spread(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and range over the seeds of one row."""
-    found: dict[str, Any] = {"runs": [row["run"] for row in group]}
-    for name in AVERAGED:
-        values = [row[name] for row in group if row[name] is not None]
-        found[name] = [sum(values) / len(values), min(values), max(values)] if values else None
+def averaged(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row for all seeds: means of what was measured, the range of every accuracy, diverged if any did."""
+    found = {**group[0], "seeds": len(group), "diverged": any(row["diverged"] for row in group)}
+    for name in MEASURED:
+        values = [row[name] for row in group if row.get(name) is not None]
+        if name in found and values:
+            found[name] = sum(values) / len(values)
+            if len(group) > 1 and "accuracy" in name:
+                found[f"{name}_range"] = [min(values), max(values)]
     return found
 
 
 def check(experiment: Experiment, content: Mapping[str, Any], store: Store) -> None:
-    """Refuse rows or a verdict that the stored runs do not give."""
-    specs = all_runs(experiment, content["scale"], content["seeds"])
-    results = {}
-    for spec in specs:
-        result = store.read(spec)
-        if result is None:
-            raise CheckpointError(f"{experiment.name}: the run {spec.key} ({spec.label}) is missing")
-        results[spec.key] = result
-    expected = json.loads(json.dumps(summarise(experiment, specs, results, content["scale"])))
+    """Refuse rows or claims that the stored runs do not give."""
+    declared = all_runs(experiment, content["scale"], content["seeds"])
+    for row in content["rows"]:
+        if not (store.folder / f"{row['run']}.json").exists():
+            raise CheckpointError(f"{experiment.name}: the run {row['run']} is missing; make it again")
+    expected = json.loads(json.dumps(summarise(experiment, declared, stored(declared, store), content["scale"])))
     for name, value in expected.items():
-        if content[name] != value:
-            raise CheckpointError(f"{experiment.name}: its {name} are not those of its runs; make it again")
+        if content.get(name) != value:
+            raise CheckpointError(
+                f"{experiment.name}-{content['scale']}: {name} is not what its runs give; make it again with "
+                f"{content['command']}"
+            )
 
 
 def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:

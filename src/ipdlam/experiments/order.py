@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ipdlam.experiments.base import Experiment, Panel, Results, RunSpec, Verdict, accuracy_row, three_panels
+from ipdlam.experiments.base import (
+    FAILS,
+    HOLDS,
+    OUTCOME,
+    Claim,
+    Column,
+    Experiment,
+    Panel,
+    Results,
+    Row,
+    RunSpec,
+    accuracy_row,
+    judged,
+    three_panels,
+)
 from ipdlam.experiments.setup import datasets, ipdlam
 
 ORDERS = ("reverse", "increase", "nested-reverse")
@@ -38,24 +52,39 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     return three_panels(specs, name)
 
 
-def verdict(table: list[dict[str, Any]]) -> Verdict:
+def claims(table: Sequence[Row]) -> list[Claim]:
     """The paper: the order has little impact."""
+    if len(table) < len(ORDERS):
+        return []
     best = [row["best_test_accuracy"] or 0.0 for row in table]
     last = [row["test_accuracy"] or 0.0 for row in table]
-    same = (
-        "reverse and increase are the same method, to the last digit" if table[1]["same_as_reverse"] else "all differ"
-    )
     spread = (max(best) - min(best), max(last) - min(last))
-    why = f"{same}; best test accuracies differ by {100 * spread[0]:.1f} points, the last ones by {100 * spread[1]:.1f}"
-    return Verdict("holds" if max(spread) <= CLOSE else "holds partly", why)
+    return [
+        Claim(
+            "The order of the updates has little impact",
+            "little impact",
+            f"best test accuracies lie {100.0 * spread[0]:.1f} points apart, the last ones {100.0 * spread[1]:.1f}",
+            judged([each <= CLOSE for each in spread]),
+        ),
+        Claim(
+            "Reverse, increase and nested reverse are three orders",
+            "three",
+            "reverse and increase are the same method, to the last digit: within a group of blocks none depends on "
+            "another"
+            if table[1]["same_as_reverse"]
+            else "all differ",
+            FAILS if table[1]["same_as_reverse"] else HOLDS,
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(
     "order",
     "Figure 4: the order of the updates",
-    "The order of the updates has little impact on the optimization.",
+    "Inertia 0.7 on MNIST. Nested reverse visits the data once for every layer in an iteration, the others once.",
     runs,
     rows,
+    (Column("order", "order"), *OUTCOME),
     panels,
-    verdict,
+    claims,
 )

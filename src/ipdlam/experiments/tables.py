@@ -1,0 +1,67 @@
+"""The rows and claims of experiments as tables of text: for the terminal, for Markdown and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ipdlam.experiments.base import Column, Experiment
+
+CLAIM_HEADINGS = ("claim", "paper", "ours", "verdict")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text in rows; numbers are set to the right."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: tuple[bool, ...]
+
+
+def result_table(experiment: Experiment, content: Mapping[str, Any]) -> Table:
+    """What was measured, one row for each run, or for all its seeds; columns that hold nothing are left out."""
+    rows = [[cell(column, row) for column in experiment.columns] for row in content["means"]]
+    kept = [place for place in range(len(experiment.columns)) if any(row[place] for row in rows)]
+    return Table(
+        tuple(experiment.columns[place].heading for place in kept),
+        tuple(tuple(row[place] for place in kept) for row in rows),
+        tuple(experiment.columns[place].kind != "text" for place in kept),
+    )
+
+
+def claim_table(claims: Sequence[Mapping[str, str]]) -> Table:
+    """What the paper says, what was measured, and the verdict."""
+    rows = tuple(tuple(claim[heading] for heading in CLAIM_HEADINGS) for claim in claims)
+    return Table(CLAIM_HEADINGS, rows, (False,) * len(CLAIM_HEADINGS))
+
+
+def cell(column: Column, row: Mapping[str, Any]) -> str:
+    """A value as text; the range over the seeds follows a mean."""
+    value = row.get(column.key)
+    if column.key == "objective" and row["diverged"]:
+        return "diverged"
+    if value is None:
+        return ""
+    text = written(column.kind, value)
+    low, high = row.get(f"{column.key}_range", (value, value))
+    return text if low == high else f"{text} ({written(column.kind, low)} to {written(column.kind, high)})"
+
+
+def written(kind: str, value: Any) -> str:
+    """A value in the digits that its kind deserves."""
+    if kind in ("percent", "points"):
+        return f"{100.0 * value:.2f}"
+    if kind == "number":
+        return f"{value:.3g}"
+    if kind in ("count", "seconds"):
+        return f"{value:.0f}"
+    return str(value)
+
+
+def markdown(table: Table) -> str:
+    """A table of GitHub's Markdown."""
+    rule = ["---:" if numeric else "---" for numeric in table.numeric]
+    lines = [table.headings, rule, *table.rows]
+    return "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines) + "\n"
