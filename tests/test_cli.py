@@ -869,12 +869,23 @@ def test_what_cannot_be_resumed(digits, table, tmp_path):
         (["train", "digits", *SMALL, "--threads", "100000"], "threads must be at most 1024"),
         (["train", "--config", "nowhere.toml"], "nowhere.toml cannot be read"),
         (["compare"], "say what to compare on"),
-        (["compare", "digits", "--methods", "ipdlam,magic"], "methods holds 'magic'; known are ipdlam, dlam, sgd"),
+        (
+            ["compare", "digits", "--methods", "ipdlam,magic"],
+            "methods holds 'magic'; known are ipdlam, dlam, bcd, dladmm, sgd",
+        ),
         (["compare", "digits", "--methods", "adam,adam"], "methods must name each method once"),
         (["compare", "digits", "--methods", ","], "methods must name each method once, got none"),
         (["compare", "digits", "--learning-rate", "-1"], "learning_rate must be a finite number > 0"),
         (["compare", "digits", "--learning-rate", "fast"], "learning_rate must be a number"),
         (["compare", "digits", "--batch-size", "0"], "batch_size must be an integer >= 1"),
+        (["compare", "digits", "--seeds", "0"], "seeds must be an integer >= 1"),
+        (["compare", "digits", "--seeds", "few"], "seeds must be a whole number"),
+        (["compare", "digits", "--seconds", "0"], "seconds must be a finite number > 0"),
+        (["compare", "digits", "--learning-rate", "adam=0.1,adam=0.2"], "learning_rate has two values for adam"),
+        (
+            ["compare", "digits", "--learning-rate", "sgd=0.1"],
+            "learning_rate names 'sgd', which is not among the methods",
+        ),
         (["compare", "digits", *SMALL, "--learning-rate", "1e300", "--methods", "sgd"], "learning_rate must be"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -1119,6 +1130,43 @@ def test_compare_trains_what_train_trains(table, table_run, tmp_path):
     content = json.loads((tmp_path / "c" / "comparison.json").read_text())
     history = History.from_json(json.dumps(content["histories"]["ipdlam"]))
     assert [dataclasses.replace(record, seconds=0.0) for record in history] == without_seconds(table_run)
+
+
+def test_compare_several_seeds_of_every_kind_of_method(table, tmp_path):
+    methods, options = "ipdlam,bcd,dladmm,adam,sgd", ("--seeds", "2", "--seed", "3", "--output", tmp_path / "c")
+    out = ipdlam_run("compare", table, *SMALL, "--methods", methods, "--learning-rate", "0.01,sgd=0.1", *options)[0]
+    assert "means of 2 seeds" in out
+    content = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert content["learning_rates"] == {"all": 0.01, "sgd": 0.1}
+    assert list(content["histories"]) == [f"{name}, seed {seed}" for seed in (3, 4) for name in methods.split(",")]
+    assert [row["method"] for row in content["rows"]] == ["iPDLAM", "BCD", "dlADMM", "Adam", "SGD"]
+    for name, row in zip(methods.split(","), content["rows"], strict=True):
+        ends = [content["histories"][f"{name}, seed {seed}"]["records"][-1]["train_loss"] for seed in (3, 4)]
+        assert row["train_loss"] == pytest.approx(sum(ends) / 2)
+        assert row["ranges"]["train_loss"] == [min(ends), max(ends)]
+        assert ends[0] != ends[1]
+    first = (table, *SMALL, "--methods", "adam,sgd", "--learning-rate", "0.01,sgd=0.1", "--seed", "3")
+    ipdlam_run("compare", *first, "--output", tmp_path / "alone")
+    alone = json.loads((tmp_path / "alone" / "comparison.json").read_text())
+    for name in ("adam", "sgd"):
+        ends = [
+            each[-1]["train_loss"]
+            for each in (alone["histories"][name]["records"], content["histories"][f"{name}, seed 3"]["records"])
+        ]
+        assert ends[0] == ends[1]
+
+
+def test_a_comparison_in_equal_time(table, tmp_path):
+    options = ("--hidden", "8", "--methods", "ipdlam,adam", "--seconds", "0.2", "--output", tmp_path / "c")
+    ipdlam_run("compare", table, *options)
+    content = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    for history in content["histories"].values():
+        seconds = [record["seconds"] for record in history["records"]]
+        assert history["stop_reason"] == "time is up"
+        assert seconds[-1] >= 0.2
+        assert all(each < 0.2 for each in seconds[:-1])
+    ipdlam_run("compare", table, *options[:-1], tmp_path / "d", "--iterations", "1")  # a bound where it is given
+    assert json.loads((tmp_path / "d" / "comparison.json").read_text())["rows"][0]["iterations"] == 1
 
 
 def test_compare_real_targets_without_validation(tmp_path):

@@ -2,49 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ipdlam.baselines import OPTIMIZERS, BackPropagation
+from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
 from ipdlam.config import METHODS, ConfigError, blamed_on_settings
-from ipdlam.errors import DivergenceError
+from ipdlam.errors import DivergenceError, StopTraining
 from ipdlam.history import History, Record
 from ipdlam.problem import Problem
 
-TITLES = {"ipdlam": "iPDLAM", "dlam": "DLAM", "sgd": "SGD", "amsgrad": "AMSGrad", "rmsprop": "RMSprop"}
+ALTERNATING: dict[str, Any] = {"bcd": BCD, "dladmm": DLADMM}
+KNOWN = (*METHODS, *ALTERNATING, *OPTIMIZERS)
+TITLES = {
+    **{"ipdlam": "iPDLAM", "dlam": "DLAM", "bcd": "BCD", "dladmm": "dlADMM"},
+    **{"sgd": "SGD", "amsgrad": "AMSGrad", "rmsprop": "RMSprop"},
+}
+TIME_IS_UP = "time is up"
+ENDLESS = 10**9  # iterations, where the clock ends a run
 
 
-def check_methods(methods: list[str]) -> None:
+@dataclass(frozen=True)
+class Terms:
+    """What the methods are given besides the problem."""
+
+    learning_rates: Mapping[str, float]  # by optimizer; "" is for those that have none of their own
+    batch_size: int  # of the optimizers
+    seconds: float | None = None  # of training, for each run
+
+    def learning_rate(self, method: str) -> float:
+        """The optimizer's own rate, or that of all."""
+        return self.learning_rates.get(method, self.learning_rates.get("", 0.001))
+
+
+def check_methods(methods: Sequence[str]) -> None:
     """Refuse unknown names and repeated ones."""
-    known = [*METHODS, *OPTIMIZERS]
     for method in methods:
-        if method not in known:
-            raise ConfigError(f"methods holds {method!r}; known are {', '.join(known)}")
+        if method not in KNOWN:
+            raise ConfigError(f"methods holds {method!r}; known are {', '.join(KNOWN)}")
     if not methods or len(set(methods)) < len(methods):
         raise ConfigError(f"methods must name each method once, got {', '.join(methods) or 'none'}")
 
 
 def run_method(
-    problem: Problem, method: str, learning_rate: float, batch_size: int, callback: Callable[[Record], Any]
+    problem: Problem, method: str, seed: int, iterations: int, terms: Terms, callback: Callable[[Record], Any]
 ) -> History:
     """Train a fresh copy of the problem's network; an iteration of an optimizer is one epoch.
 
-    A run that diverges ends there, and its history says so.
+    A run that diverges ends there, and its history says so; so does one whose time is up.
     """
-    config, split = problem.config, problem.split
-    model = problem.make_model()
+    config, split = dataclasses.replace(problem.config, seed=seed), problem.split
+    model = problem.make_model(config)
     common: dict[str, Any] = {"validation_data": split.validation, "callbacks": [callback]}
+    if terms.seconds is not None:
+        common["callbacks"].append(clock(terms.seconds))
     try:
         with blamed_on_settings():
             if method in METHODS:
                 trainer = problem.make_trainer(model, method)
-                return trainer.fit(split.X, split.y, iterations=config.iterations, **common)
+                return trainer.fit(split.X, split.y, iterations=iterations, **common)
+            if method in ALTERNATING:
+                history: History = ALTERNATING[method](model, loss=config.loss).fit(
+                    split.X, split.y, iterations=iterations, **common
+                )
+                return history
+            rate, batch = terms.learning_rate(method), terms.batch_size
             optimizer = BackPropagation(
-                model, method, loss=config.loss, learning_rate=learning_rate, batch_size=batch_size, seed=config.seed
+                model, method, loss=config.loss, learning_rate=rate, batch_size=batch, seed=seed
             )
-            return optimizer.fit(split.X, split.y, epochs=config.iterations, **common)
+            return optimizer.fit(split.X, split.y, epochs=iterations, **common)
     except DivergenceError as error:
         return error.history
+
+
+def clock(seconds: float) -> Callable[[Record], None]:
+    """A callback that ends a run after the iteration in which its time is up."""
+
+    def watch(record: Record) -> None:
+        if record.seconds >= seconds:
+            raise StopTraining(TIME_IS_UP)
+
+    return watch
 
 
 def title(method: str) -> str:
@@ -69,3 +108,16 @@ def row(method: str, history: History) -> dict[str, Any]:
         "loss": last.validation_loss if scored else last.train_loss,
         "stop_reason": history.stop_reason,
     }
+
+
+def mean_row(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One row for the seeds of a method: means, and in ``ranges`` the smallest and the largest of each number."""
+    found: dict[str, Any] = {**rows[0], "seeds": len(rows)}
+    found["stop_reason"] = ", ".join(dict.fromkeys(str(each["stop_reason"]) for each in rows))
+    found["ranges"] = {}
+    for name, first in rows[0].items():
+        values = [each[name] for each in rows]
+        if isinstance(first, (int, float)) and all(value is not None for value in values):
+            found[name] = sum(values) / len(values)
+            found["ranges"][name] = [min(values), max(values)]
+    return found

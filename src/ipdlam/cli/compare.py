@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shlex
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.cli.options import with_settings
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings, convert
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ipdlam.history import History
+    from ipdlam.problem import Split
 
 SETTINGS = (
     "data",
@@ -48,11 +54,22 @@ SETTINGS = (
 def compare(
     settings: dict[str, Any],
     methods: Annotated[
-        str, typer.Option(metavar="NAMES", help="ipdlam, dlam, sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax")
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="ipdlam, dlam, bcd, dladmm, sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax",
+        ),
     ] = "ipdlam,dlam,adam",
-    learning_rate: Annotated[str, typer.Option(metavar="X", help="of the optimizers")] = "0.001",
-    batch_size: Annotated[
+    seeds: Annotated[str, typer.Option(metavar="N", help="how many seeds, from --seed on")] = "1",
+    seconds: Annotated[
         Optional[str],  # noqa: UP045 (typer evaluates it)
+        typer.Option(metavar="X", help="of training for every run; --iterations is then no bound unless it is given"),
+    ] = None,
+    learning_rate: Annotated[
+        str, typer.Option(metavar="X", help="of the optimizers: one for all, or such as adam=0.001,sgd=0.05")
+    ] = "0.001",
+    batch_size: Annotated[
+        Optional[str],  # noqa: UP045
         typer.Option(
             metavar="N", help="of the optimizers [default: 512, or 64 below 10000 samples]".replace("[", "\\[")
         ),
@@ -66,22 +83,26 @@ def compare(
 
       ipdlam compare digits
 
-      ipdlam compare mnist --hidden 500,500 --methods ipdlam,adam,sgd --iterations 20
+      ipdlam compare mnist --hidden 500,500 --methods ipdlam,adam,sgd --learning-rate adam=0.001,sgd=0.05
+
+      ipdlam compare digits --methods ipdlam,bcd,dladmm,adam --seconds 5 --seeds 3
     """
     if "data" not in settings:
         raise ConfigError("say what to compare on: ipdlam compare digits (or mnist, fashion-mnist, a file or a folder)")
     config = TrainConfig().changed(settings)
-    rate = convert("learning_rate", learning_rate, "float")
     rows_in_batch = convert("batch_size", batch_size, "int | None")
+    count, budget = convert("seeds", seeds, "int"), convert("seconds", seconds, "float | None")
     with blamed_on_settings():
-        check_number("learning_rate", rate, low=0.0, strict=True)
+        rates = learning_rates(learning_rate)
         check_integer("batch_size", 1 if rows_in_batch is None else rows_in_batch, low=1)
+        check_integer("seeds", count, low=1)
+        if budget is not None:
+            check_number("seconds", budget, low=0.0, strict=True)
 
     from rich.console import Console
     from rich.progress import Progress
-    from rich.table import Table
 
-    from ipdlam.comparison import check_methods, row, run_method, title
+    from ipdlam.comparison import ENDLESS, Terms, check_methods, mean_row, row, run_method, title
     from ipdlam.environment import environment
     from ipdlam.plots import curves
     from ipdlam.problem import Problem
@@ -90,6 +111,9 @@ def compare(
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     check_methods(names)
+    for name in rates:
+        if name and name not in names:
+            raise ConfigError(f"learning_rate names {name!r}, which is not among the methods {', '.join(names)}")
     folder = new_path(config, f"compare-{Path(config.data).name}")
     if is_taken(folder):
         raise ConfigError(f"output {folder} exists already; choose another --output")
@@ -97,69 +121,112 @@ def compare(
     split = problem.split
     if rows_in_batch is None:
         rows_in_batch = 512 if len(split.X) >= 10000 else 64
+    terms = Terms(rates, rows_in_batch, budget)
+    iterations = ENDLESS if budget is not None and "iterations" not in settings else config.iterations
 
     make_folder(folder)
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
     console.print(problem.heading)
+    told = f"{count} seeds from {config.seed}" if count > 1 else f"seed {config.seed}"
+    rate_text = ", ".join(f"{name} {rate:g}".strip() for name, rate in rates.items())
     console.print(
-        f"{config.initialisation} initialisation, seed {config.seed}, {config.loss} loss; optimizers: rate "
-        f"{rate:g}, batches of {rows_in_batch}"
+        f"{config.initialisation} initialisation, {told}, {config.loss} loss; optimizers: rate {rate_text}, batches of "
+        f"{rows_in_batch}" + ("" if budget is None else f"; {budget:g} s of training each")
     )
-    histories = {}
+    histories: dict[tuple[str, int], History] = {}
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
     with warnings.catch_warnings(), bars as progress:
         warnings.showwarning = lambda message, *details, **more: console.print(f"warning: {message}")
-        for name in names:
-            task = progress.add_task(title(name), total=config.iterations)
-            histories[name] = run_method(
-                problem, name, rate, rows_in_batch, functools.partial(lambda t, _: progress.advance(t), task)
-            )
-            if histories[name].stop_reason == "interrupted":
+        for name, seed in ((name, seed) for seed in range(config.seed, config.seed + count) for name in names):
+            task = progress.add_task(title(name), total=iterations if budget is None else budget)
+
+            def advance(record, task=task):  # type: ignore[no-untyped-def]
+                progress.update(task, completed=record.iteration if budget is None else record.seconds)
+
+            histories[name, seed] = run_method(problem, name, seed, iterations, terms, advance)
+            if histories[name, seed].stop_reason == "interrupted":
                 break
-    rows = [row(name, history) for name, history in histories.items() if history]
+    runs = {
+        name: [history for (method, _), history in histories.items() if method == name and history] for name in names
+    }
+    found = {name: [row(name, history) for history in each] for name, each in runs.items() if each}
+    rows = [each[0] if count == 1 else mean_row(each) for each in found.values()]
+    labels = {(name, seed): name if count == 1 else f"{name}, seed {seed}" for name, seed in histories}
 
     content = {
         "command": f"ipdlam {shlex.join(sys.argv[1:])}",
         "environment": environment(),
         "config": config.to_dict(),
-        "learning_rate": rate,
+        "learning_rates": {name or "all": rate for name, rate in rates.items()},
         "batch_size": rows_in_batch,
+        "seeds": count,
+        "seconds": budget,
         "samples": len(split.X),
         "network": list(problem.widths),
         "scored_on": split.scored_on,
         "rows": rows,
-        "histories": {name: json.loads(history.to_json()) for name, history in histories.items()},
+        "histories": {labels[run]: json.loads(history.to_json()) for run, history in histories.items()},
     }
     write_file(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    where = "held out" if split.scored_on == "held-out samples" else "test" if split.validation else "training"
-    for column in ("method", "iterations", "seconds", "training", where, f"best {where}", "Phi"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for line in rows:
-        table.add_row(*cells(line))
     console.print()
-    console.print(table)
-    for name, history in histories.items():
+    console.print(as_table(rows, split))
+    if count > 1:
+        console.print(f"means of {count} seeds; ± is half the distance from the lowest to the highest")
+    for (name, seed), history in histories.items():
+        label = labels[name, seed].replace(name, title(name), 1)
         if history.stop_reason in ("diverged", "interrupted"):
-            console.print(f"{title(name)} {history.stop_reason} after {len(history)} iterations")
+            console.print(f"{label} {history.stop_reason} after {len(history)} iterations")
 
-    drawn = {title(name): history for name, history in histories.items() if history}
+    drawn = {title(name): each[0] for name, each in runs.items() if each}
     console.print(f"\nresults: {folder / 'comparison.json'}")
     if drawn:
+        heading = problem.title if count == 1 else f"{problem.title}, the first of {count} seeds"
         try:
-            console.print(f"curves:  {curves(drawn, folder / 'curves.png', title=problem.title)}")
+            console.print(f"curves:  {curves(drawn, folder / 'curves.png', title=heading)}")
         except ImportError as error:
             console.print(str(error))
     if any(history.stop_reason == "interrupted" for history in histories.values()):
         raise typer.Exit(130)
 
 
-def cells(line: dict[str, Any]) -> list[str]:
+def as_table(rows: Sequence[Mapping[str, Any]], split: Split) -> Table:
+    """The rows for the terminal."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    where = "held out" if split.scored_on == "held-out samples" else "test" if split.validation else "training"
+    for column in ("method", "iterations", "seconds", "training", where, f"best {where}", "Phi"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    for line in rows:
+        table.add_row(*cells(line))
+    return table
+
+
+def learning_rates(text: str) -> dict[str, float]:
+    """``0.001`` for all, or ``adam=0.001,sgd=0.05``; the empty name is for all others."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.rpartition("=")
+        if name.strip() in found:
+            raise ConfigError(f"learning_rate has two values for {name.strip() or 'all optimizers'}, got {text!r}")
+        rate = convert("learning_rate", value.strip(), "float")
+        found[name.strip()] = check_number("learning_rate", rate, low=0.0, strict=True)
+    return found
+
+
+def cells(line: Mapping[str, Any]) -> list[str]:
     """A row of the table as text; losses stand in for accuracies where there are no classes."""
     from ipdlam.cli.display import percent, score
 
-    scores = [score(line["train_accuracy"], line["train_loss"]), score(line["accuracy"], line["loss"])]
-    best = "" if line["best_accuracy"] is None else percent(line["best_accuracy"])
-    scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:>2}".strip())
-    return [line["method"], str(line["iterations"]), f"{line['seconds']:.2f}", *scores, f"{line['objective']:.3g}"]
+    def spread(name: str, unit: float = 100.0) -> str:
+        low, high = line.get("ranges", {}).get(name, (0.0, 0.0))
+        return f" ±{unit * (high - low) / 2:.2f}" if "ranges" in line else ""
+
+    scores = [
+        score(line["train_accuracy"], line["train_loss"]) + spread("train_accuracy"),
+        score(line["accuracy"], line["loss"]) + spread("accuracy"),
+    ]
+    best = "" if line["best_accuracy"] is None else percent(line["best_accuracy"]) + spread("best_accuracy")
+    scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:>2.0f}".strip())
+    return [line["method"], f"{line['iterations']:.0f}", f"{line['seconds']:.2f}", *scores, f"{line['objective']:.3g}"]
