@@ -60,8 +60,8 @@ def test_an_experiment_leaves_rows_a_verdict_and_a_picture(made, name):
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_is_declared(name, scale):
     runs = EXPERIMENTS[name].runs(scale)
-    assert len({spec.key for spec in runs}) == len(runs) > 1
-    if scale == "paper" and name not in ("deep", "warmup"):
+    assert len({spec.key for spec in runs}) == len(runs) > (scale != "paper")
+    if scale == "paper" and name not in ("deep", "warmup", "bcd"):
         assert all(spec.hidden == (1500, 1500) and spec.iterations == 200 for spec in runs)
     lines = [line for panel in EXPERIMENTS[name].panels(runs) for line in panel.lines.values()]
     shown = {spec.key for line in lines for spec in (line if isinstance(line, tuple) else (line,))}
