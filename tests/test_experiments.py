@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import ipdlam
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, penalty, runner
-from ipdlam.experiments.base import SCALES, RunSpec
+from ipdlam.experiments.base import SCALES, START, RunSpec, at_penalty
 from ipdlam.experiments.make import all_runs, averaged, check, draw, make, summarise
 from ipdlam.experiments.runner import Store
 from ipdlam.experiments.tables import markdown, result_table
@@ -221,12 +222,22 @@ def test_any_part_of_an_experiment_can_be_summed_up(made, name):
 
 def row(**fields):
     plain = {"data": "mnist", "method": "ipdlam", "diverged": False, "objective": 1.0, "best_iteration": 5}
+    plain["objective_at_start"] = 1.0
     accuracies = dict.fromkeys(("train_accuracy", "test_accuracy", "best_test_accuracy"), 0.9)
     return {**plain, **accuracies, "hidden": [1500, 1500], **fields}
 
 
 def words(name, *rows):
     return [claim.verdict for claim in EXPERIMENTS[name].claims(rows)]
+
+
+def test_phi_at_another_penalty_is_what_the_library_would_say(store):
+    assert inspect.signature(ipdlam.IPDLAM).parameters["penalty"].default == START
+    result = store.make(TINY.changed(settings=(("penalty_growth", 1.0),)), lambda record: None)
+    assert at_penalty(result, START) == pytest.approx(result.last("objective"), rel=1e-6)
+    grown = store.make(TINY, lambda record: None)
+    gaps = grown.last("objective") - grown.last("loss")
+    assert at_penalty(grown, START) == pytest.approx(grown.last("loss") + gaps / 1.1**2, rel=1e-6)
 
 
 def test_the_verdicts_of_figure_1_follow_the_rows():

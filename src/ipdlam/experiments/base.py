@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SCALES = ("smoke", "small", "paper")
+START = 0.1  # rho_0, the penalty at which runs begin
 
 Value = float | int | str | None
 
@@ -174,6 +175,7 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         "run": spec.key,
         "iterations": len(result.columns["iteration"]),
         "objective": result.last("objective"),
+        "objective_at_start": at_penalty(result, START),
         "train_accuracy": result.last("train_accuracy"),
         "test_accuracy": result.last("validation_accuracy"),
         "best_test_accuracy": best,
@@ -183,6 +185,14 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         "diverged": result.diverged,
         "environment": dict(result.environment),
     }
+
+
+def at_penalty(result: RunResult, penalty: float) -> float | None:
+    """Phi of the last iterate if the penalty were this one: weights and activations hardly depend on it, Phi does."""
+    loss, linear, activation = (result.last(name) for name in ("loss", "linear_gap", "activation_gap"))
+    if loss is None or linear is None or activation is None or result.diverged:
+        return None
+    return loss + 0.5 * penalty * (linear + activation)
 
 
 OUTCOME = (

@@ -40,7 +40,7 @@ MEASURED = (
         "decay",
         "misfit",
     ),
-    *("early_test_accuracy", "accuracy_at_equal_seconds"),
+    *("objective_at_start", "early_test_accuracy", "accuracy_at_equal_seconds"),
 )
 
 

@@ -30,7 +30,7 @@ VARIANTS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
     ("1, growing", (("penalty", 1.0),)),
     ("10, growing", (("penalty", 10.0),)),
     ("0.1, growing to 1", (("penalty_max", 1.0),)),
-    ("0.1, growing to 100", (("penalty_max", 100.0),)),
+    ("1e-9, growing", (("penalty", 1e-9),)),
     ("0.1, constant", (("penalty_growth", 1.0),)),
 )
 
