@@ -121,8 +121,8 @@ def gain(data: str, low: Row, high: Row) -> Claim:
         ),
         f"Phi {number(low['objective'])} to {number(high['objective'])}, test at the end "
         f"{percent(low['test_accuracy'])} to {percent(high['test_accuracy'])}, best test "
-        f"{percent(low['best_test_accuracy'])} to {percent(high['best_test_accuracy'])} (at iteration {low['best_iteration']:.0f} and "
-        f"{high['best_iteration']:.0f})",
+        f"{percent(low['best_test_accuracy'])} to {percent(high['best_test_accuracy'])} (at iteration "
+        f"{low['best_iteration']:.0f} and {high['best_iteration']:.0f})",
         judged([objective, last, best]),
     )
 
