@@ -90,7 +90,7 @@ def test_bcd_learns_the_digits():
 
 def lagrangian(trainer):
     """The augmented Lagrangian of dlADMM at its present variables."""
-    state, network, rho = trainer._state, trainer.network, trainer.penalty
+    state, network, rho = trainer._run, trainer.network, trainer.penalty
     last = len(network)
     value = float(trainer.loss.value(trainer._targets(state), state.z[last]).sum())
     for l in network.numbers:

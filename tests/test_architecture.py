@@ -44,6 +44,8 @@ LAYERS = [
     "ipdlam.history",
     "ipdlam.evaluation",
     "ipdlam.loop",
+    "ipdlam.course",
+    "ipdlam.resumable",
     "ipdlam.run",
     "ipdlam.passes",
     "ipdlam.initialisation",

@@ -518,7 +518,7 @@ def test_an_unfinished_iteration_cannot_be_saved(tmp_path, monkeypatch):
     trainer = IPDLAM(make_model())
     trainer.fit(X, Y, iterations=1)
     trainer._run.whole = False
-    with pytest.raises(RuntimeError, match="interrupted half-way"):
+    with pytest.raises(RuntimeError, match="the last iteration did not end"):
         trainer.save(tmp_path / "c")
 
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import ipdlam
 from ipdlam.config import ConfigError
@@ -20,6 +25,11 @@ from ipdlam.experiments.tables import markdown, result_table
 
 ROOT = Path(__file__).parent.parent
 TINY = RunSpec("digits", "ipdlam", (6,), 3, (("inertia", 0.5),), limit=100)
+
+
+WARMED = dataclasses.replace(
+    TINY, then=dataclasses.replace(TINY, method="adamax", settings=(("batch_size", 20),), iterations=7)
+)
 
 
 def ignore(spec, place, count):
@@ -148,6 +158,89 @@ def test_an_interrupted_run_goes_on_where_it_was(store, monkeypatch):
     assert seen == [1, 2, 3, 4, 5, 5, 6, 7]
     assert result.columns["objective"] == undisturbed.columns["objective"]
     assert not (store.work / spec.key).exists()
+
+
+def made_elsewhere(store, spec):
+    """The result of a run that nothing disturbs."""
+    return Store(store.folder.parent / "other", store.work.parent / "elsewhere").make(spec, lambda record: None)
+
+
+def stop_at(number, seen):
+    """A callback that interrupts after so many records."""
+
+    def interrupt(record):
+        seen.append(record.iteration)
+        if len(seen) == number:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+def without_time(result):
+    return {name: values for name, values in result.columns.items() if name != "seconds"}
+
+
+@pytest.mark.parametrize("method", [*runner.OPTIMIZERS, "bcd", "dladmm", "dlam"])
+def test_every_method_goes_on_where_it_was(store, monkeypatch, method):
+    monkeypatch.setattr(runner, "CHECKPOINT_EVERY", 2)
+    spec = TINY.without("inertia").changed(method=method, iterations=7)
+    undisturbed, seen = made_elsewhere(store, spec), []
+    with pytest.raises(KeyboardInterrupt):
+        store.make(spec, stop_at(5, seen))
+    assert [path.name for path in (store.work / spec.key).iterdir()] == ["iteration-00000004"]
+    result = store.make(spec, lambda record: seen.append(record.iteration))
+    assert seen == [1, 2, 3, 4, 5, 5, 6, 7]
+    assert without_time(result) == without_time(undisturbed)
+    assert result.passes == undisturbed.passes
+    assert result.columns["seconds"] == sorted(result.columns["seconds"])
+
+
+@pytest.mark.parametrize("stopped", [2, 5, 9])
+def test_a_second_method_goes_on_without_the_first_again(store, monkeypatch, stopped):
+    """Interrupted in the first, in the second before its first checkpoint, and after it."""
+    monkeypatch.setattr(runner, "CHECKPOINT_EVERY", 4)
+    then = dataclasses.replace(TINY, method="adam", settings=(("batch_size", 20),), iterations=7)
+    spec = dataclasses.replace(TINY, then=then)
+    undisturbed, seen = made_elsewhere(store, spec), []
+    with pytest.raises(KeyboardInterrupt):
+        store.make(spec, stop_at(stopped, seen))
+    assert store.read(spec) is None
+    expected = {2: [1, 2], 5: [1, 2, 3, 1, 2], 9: [1, 2, 3, 1, 2, 3, 4, 5, 6]}[stopped]
+    again = {2: [1, 2, 3, 1, 2, 3, 4, 5, 6, 7], 5: [1, 2, 3, 4, 5, 6, 7], 9: [5, 6, 7]}[stopped]
+    result = store.make(spec, lambda record: seen.append(record.iteration))
+    assert seen == expected + again
+    assert without_time(result) == without_time(undisturbed)
+    assert result.columns["iteration"] == list(range(1, 11))
+    assert result.columns["seconds"] == sorted(result.columns["seconds"])
+    assert not (store.work / spec.key).exists()
+
+
+def test_a_killed_second_method_goes_on(store, monkeypatch, tmp_path):
+    """The same with SIGKILL, in another process."""
+    code = (
+        "import os, signal, sys, pathlib\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "from test_experiments import *\n"
+        "runner.CHECKPOINT_EVERY = 4\n"
+        "folder, seen = pathlib.Path(sys.argv[1]), []\n"
+        "def kill(record):\n"
+        "    seen.append(record)\n"
+        "    if len(seen) == 10:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Store(folder / 'runs', folder / 'unfinished').make(WARMED, kill)\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+    )
+    assert answer.returncode == -signal.SIGKILL, answer.stderr
+    monkeypatch.setattr(runner, "CHECKPOINT_EVERY", 4)
+    seen = []
+    result = store.make(WARMED, lambda record: seen.append(record.iteration))
+    assert seen == [5, 6, 7]
+    assert without_time(result) == without_time(made_elsewhere(store, WARMED))
 
 
 def test_a_second_method_goes_on_from_the_weights(store):

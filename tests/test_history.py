@@ -44,7 +44,7 @@ def test_fields_of_a_record_are_those_of_the_interface():
     )
     assert set(promised.split()) <= set(names)
     evaluated = [name for name in names if getattr(make_record(), name) is None]
-    assert evaluated == ["train_loss", "train_accuracy", "validation_loss", "validation_accuracy"]
+    assert evaluated == ["train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "optimizer"]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,21 @@ def test_best_passes_over_what_was_not_evaluated():
     assert history.best.iteration == 4
     assert History([make_record(1)]).best is None
     assert History().best is None
+
+
+def test_handover_is_where_an_optimizer_took_over():
+    alternating, epochs = [make_record(k) for k in (1, 2)], [make_record(k, optimizer="adam") for k in (3, 4)]
+    assert History(alternating + epochs).handover == 2
+    assert History(epochs).handover == 0
+    assert History(alternating).handover is None
+    assert History().handover is None
+    assert History.from_json(History(alternating + epochs).to_json()).handover == 2
+
+
+def test_records_from_before_optimizers_were_named_are_read():
+    fields = make_record().to_dict()
+    del fields["optimizer"]
+    assert Record.from_dict(fields) == make_record()
 
 
 def test_history_survives_json():

@@ -12,19 +12,25 @@ from ipdlam.errors import CheckpointError
 from ipdlam.history import Record
 
 if TYPE_CHECKING:
-    from ipdlam.trainer import IPDLAM
+    from ipdlam.resumable import Resumable
 
 
 class Checkpoints:
     """Saves the trainer into ``folder/iteration-...`` every so many iterations and keeps the newest ones.
 
     ``trainer.fit(X, y, callbacks=[Checkpoints(trainer, "checkpoints", every=10)])`` saves;
-    ``IPDLAM.load("checkpoints", model, X, y)`` takes up the newest whole one. A folder that holds later iterations than
-    the trainer has made belongs to another run, and is refused.
+    ``IPDLAM.load("checkpoints", model, X, y)`` takes up the newest whole one. It is the same for the baselines. A
+    folder that holds later iterations than the trainer has made belongs to another run, and is refused.
     """
 
     def __init__(
-        self, trainer: IPDLAM, folder: str | PathLike[str], *, every: int = 10, keep: int = 2, light: bool = False
+        self,
+        trainer: Resumable[Any],
+        folder: str | PathLike[str],
+        *,
+        every: int = 10,
+        keep: int = 2,
+        light: bool = False,
     ) -> None:
         self.trainer = trainer
         self.folder = Path(folder)
@@ -72,6 +78,7 @@ class TensorBoard:
     def __call__(self, record: Record) -> None:
         fields = record.to_dict()
         step = fields.pop("iteration")
+        del fields["optimizer"]  # a name
         for name, value in fields.items():
             if isinstance(value, (list, tuple)):
                 for layer, gap in enumerate(value, start=1):

@@ -11,9 +11,9 @@ from typing import Any, overload
 
 @dataclass(frozen=True)
 class Record:
-    """One iteration.
+    """One iteration, or one epoch of an optimizer.
 
-    The last four are None where they were not evaluated or make no sense (accuracy of a regression).
+    Losses and accuracies are None where they were not evaluated or make no sense (accuracy of a regression).
     """
 
     iteration: int
@@ -29,6 +29,7 @@ class Record:
     train_accuracy: float | None = None
     validation_loss: float | None = None
     validation_accuracy: float | None = None
+    optimizer: str | None = None  # the one whose epoch it was, by back-propagation
 
     @property
     def score(self) -> float | None:
@@ -94,6 +95,12 @@ class History(Sequence[Record]):
         """The record of the highest score, the first among equals."""
         scored = [record for record in self._records if record.score is not None]
         return max(scored, key=lambda record: record.score or 0.0) if scored else None
+
+    @property
+    def handover(self) -> int | None:
+        """How many iterations came before an optimizer took over; None where none did."""
+        places = (place for place, record in enumerate(self._records) if record.optimizer is not None)
+        return next(places, None)
 
     def to_json(self) -> str:
         return json.dumps({"stop_reason": self.stop_reason, "records": [record.to_dict() for record in self._records]})

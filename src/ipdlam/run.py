@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from ipdlam.checks import check_number
-from ipdlam.history import History, Record
+from ipdlam.course import Course, named
 from ipdlam.inputs import Samples
 from ipdlam.linalg import aligned_empty
-from ipdlam.loop import Progress
+from ipdlam.loop import Weights
 from ipdlam.moments import MomentSums
 from ipdlam.network import Network
 from ipdlam.objective import Objective
@@ -32,30 +31,17 @@ class Iterate:
     b: dict[int, Tensor | None]
 
 
-def named(prefix: str, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> dict[str, Tensor]:
-    """Weights and biases by name, without the biases that are not there."""
-    found = {f"{prefix}W{l}": tensor for l, tensor in W.items()}
-    return found | {f"{prefix}b{l}": tensor for l, tensor in b.items() if tensor is not None}
-
-
 @dataclass
-class Run:
+class Run(Course):
     """z and a live in ``shard``, W and b here; the model is only written to when an iteration is finished."""
 
     shard: Shard
-    validation: Samples | None
     W: dict[int, Tensor]
     b: dict[int, Tensor | None]
     W_previous: dict[int, Tensor]
     b_previous: dict[int, Tensor | None]
     sums: dict[int, MomentSums]
-    progress: Progress = field(default_factory=Progress)
-    history: History = field(default_factory=History)
     objective: Objective | None = None
-    iteration: int = 0
-    seconds: float = 0.0
-    _fingerprints: dict[str, Any] | None = None
-    whole: bool = False  # False while an iteration is under way: what it leaves half done cannot be continued
 
     @classmethod
     def allocate(cls, network: Network, samples: Samples, validation: Samples | None, chunk_size: int) -> Self:
@@ -73,7 +59,7 @@ class Run:
             )
             for l in network.numbers
         }
-        return cls(Shard(network, samples, chunk_size), validation, W, b, W_previous, b_previous, sums)
+        return cls(samples, validation, Shard(network, samples, chunk_size), W, b, W_previous, b_previous, sums)
 
     @classmethod
     def begin(cls, network: Network, samples: Samples, validation: Samples | None, chunk_size: int) -> Self:
@@ -88,53 +74,32 @@ class Run:
                     chunk.previous[Block("a", l)].copy_(a)
         return run
 
-    def weights(self) -> dict[str, Tensor]:
-        """The weights and biases of the last iterate, by name."""
-        return named("", self.W, self.b)
+    def last_weights(self) -> Weights:
+        return self.W, self.b
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor on which the rest of the run depends, by name: the run's own, no copies."""
-        found = self.weights() | named("previous.", self.W_previous, self.b_previous)
+        found = super().tensors() | named("previous.", self.W_previous, self.b_previous)
         found |= {str(block): tensor for block, tensor in self.shard.current.items()}
         found |= {f"previous.{block}": tensor for block, tensor in self.shard.previous.items()}
         for l, sums in self.sums.items():
             found |= {f"moments{l}.{name}": tensor for name, tensor in sums.tensors().items()}
-        if self.progress.best_weights is not None:
-            found |= named("best.", *self.progress.best_weights)
         return found
 
-    def fingerprints(self) -> dict[str, Any]:
-        """What tells the data of this run from others."""
-        if self._fingerprints is None:
-            validation = None if self.validation is None else self.validation.fingerprint()
-            self._fingerprints = {"training": self.shard.samples.fingerprint(), "validation": validation}
-        return self._fingerprints
-
     def counters(self) -> dict[str, Any]:
-        """Everything else on which the rest of the run depends, in plain JSON types."""
         assert self.objective is not None
-        return {
-            "iteration": self.iteration,
-            "seconds": self.seconds,
-            "objective": dataclasses.asdict(self.objective),
-            "history": [record.to_dict() for record in self.history],
-            "best_score": self.progress.best_score,
-            "has_best_weights": self.progress.best_weights is not None,
-            "unimproved": self.progress.unimproved,
-            "moments": {str(l): sums.counters() for l, sums in self.sums.items()},
-        }
+        return {**super().counters(), "objective": dataclasses.asdict(self.objective), **self.sum_counters()}
 
     def restore(self, counters: dict[str, Any], network: Network) -> None:
-        """Make this the run with these counters, whose :meth:`tensors` remain to be filled."""
-        self.iteration, self.seconds = int(counters["iteration"]), float(counters["seconds"])
-        if self.iteration != len(counters["history"]):
-            raise ValueError(f"it is of iteration {self.iteration}, but has {len(counters['history'])} records")
-        if counters["best_score"] is not None:
-            check_number("best_score", counters["best_score"])
+        super().restore(counters, network)
         self.objective = Objective.from_dict(counters["objective"])
-        self.history = History(Record.from_dict(fields) for fields in counters["history"])
-        best_weights = network.read() if counters["has_best_weights"] else None
-        self.progress = Progress(counters["best_score"], best_weights, int(counters["unimproved"]))
+        self.restore_sums(counters)
+
+    def sum_counters(self) -> dict[str, Any]:
+        """What the sums over samples count, in plain JSON types."""
+        return {"moments": {str(l): sums.counters() for l, sums in self.sums.items()}}
+
+    def restore_sums(self, counters: dict[str, Any]) -> None:
+        """Make the sums those with these counters, to be filled."""
         for l, sums in self.sums.items():
             sums.restore(counters["moments"][str(l)])
 

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.checkpoint import differences, read_checkpoint, refuse_differences, state_bytes, write_checkpoint
-from ipdlam.checks import check_integer
-from ipdlam.errors import CheckpointError, DivergenceError, SolveError
-from ipdlam.evaluation import scores
-from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, ValidationData, check_samples, check_validation
+from ipdlam.errors import DivergenceError, SolveError
+from ipdlam.history import Record
+from ipdlam.inputs import ArrayLike, Samples, ValidationData
 from ipdlam.linalg import all_finite
-from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally
 from ipdlam.orders import Visit, plan
 from ipdlam.passes import objective_of, pass_over
 from ipdlam.prox import Loss
-from ipdlam.run import Iterate, Run, named
+from ipdlam.resumable import CountsIterations
+from ipdlam.run import Iterate, Run
 from ipdlam.schedules import PenaltySchedule
 from ipdlam.settings import RegularizerLike, Settings, resolve_settings
 from ipdlam.shards import default_chunk_size
 from ipdlam.updates import update_b, update_W
-from ipdlam.version import __version__
 
 
-class IPDLAM:
+class IPDLAM(CountsIterations[Run]):
     """Trains ``model`` in place by inertial proximal alternating minimisation; no gradient is back-propagated.
 
     One block of variables at a time, exactly, it minimises
@@ -64,6 +58,8 @@ class IPDLAM:
         How many samples are visited at a time; by default as many as suit the cache.
     """
 
+    saved_as = "IPDLAM"
+
     def __init__(
         self,
         model: nn.Sequential,
@@ -78,27 +74,11 @@ class IPDLAM:
         order: str | Iterable[str | tuple[str, int]] = "reverse",
         chunk_size: int | None = None,
     ) -> None:
-        self.network = Network(model)
+        super().__init__(model)
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         schedule = PenaltySchedule(penalty, penalty_growth, penalty_max)
         layers = len(self.network)
         self._adopt(resolve_settings(layers, loss, regularizer, inertia, proximity, schedule, order, rows))
-        self._run: Run | None = None
-
-    @property
-    def model(self) -> nn.Sequential:
-        """The model being trained."""
-        return self.network.model
-
-    @property
-    def history(self) -> History:
-        """The records of the run so far."""
-        return self._started().history
-
-    @property
-    def iteration(self) -> int:
-        """How many iterations the run has made; 0 before it starts."""
-        return 0 if self._run is None else self._run.iteration
 
     def objective(self) -> Objective:
         """Phi term by term, and the gaps, at the current iterate."""
@@ -120,12 +100,11 @@ class IPDLAM:
         validation_data: ValidationData | None = None,
     ) -> None:
         """Check the data, and initialise z and a by one forward pass of the model as it is."""
-        self.network, settings = self._read_again(), self.settings
-        samples = check_samples(self.network, settings.loss, X, y, sample_weight)
-        validation = None if validation_data is None else check_validation(self.network, settings.loss, validation_data)
+        self.network = self._read_again()
+        samples, validation = self._check_data(X, y, sample_weight, validation_data)
         started = time.perf_counter()
-        self._run = run = Run.begin(self.network, samples, validation, settings.chunk_size)
-        penalty = settings.penalty.at(1)
+        self._run = run = Run.begin(self.network, samples, validation, self.chunk_size)
+        penalty = self.settings.penalty.at(1)
         run.objective = objective_of(run, self.settings, self._visit(run, self.plan.opening, penalty, penalty), penalty)
         self._check_finite(run, run.objective.is_finite)
         run.seconds = time.perf_counter() - started
@@ -157,154 +136,26 @@ class IPDLAM:
         run.whole = True
         return self._record(run, objective, evaluate)
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        iterations: int = 50,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Start from the model's weights and take up to ``iterations`` steps.
-
-        ``restore_best`` leaves the weights of the best score; ``patience`` ends the run after so many evaluations
-        without a better score; ``target_score`` ends it when reached (accuracy, or minus the mean loss for real
-        targets; on validation data where given). Callbacks get each record and may raise :class:`ipdlam.StopTraining`.
-        Ctrl-C ends the run with what has been trained, and ``fit`` returns as usual. ``continue_fit`` and ``step`` go
-        on from the last iterate, also after ``restore_best``.
-        """
-        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
-        checked = check_callbacks(callbacks)
-        self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
-        return self._loop(stopping, checked)
-
-    def continue_fit(
-        self,
-        *,
-        iterations: int = 50,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Up to ``iterations`` more steps of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``."""
-        run = self._whole_run()
-        check_integer("iterations", iterations, 0)
-        stopping = Stopping(len(run.history) + iterations, restore_best, patience, target_score, evaluate_every)
-        self.network.write(run.W, run.b)
-        return self._loop(stopping, check_callbacks(callbacks))
-
-    def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
-        """Write a checkpoint, a folder, from which :meth:`load` continues as if nothing had happened.
-
-        It holds every variable of every sample; ``light`` keeps the weights, the settings and the history alone. The
-        folder appears when it is whole; an older checkpoint of that name is replaced then. A full disk or a missing
-        folder raises :class:`ipdlam.CheckpointError`, and training can go on.
-        """
-        run = self._whole_run()
-        tensors = run.weights() if light else run.tensors()
-        content = {
-            "kind": "light" if light else "exact",
-            "ipdlam": __version__,
-            "settings": self.settings.to_dict(),
-            "network": self.network.to_dict(),
-            "data": run.fingerprints(),
-            "run": run.counters(),
-        }
-        write_checkpoint(Path(path), tensors, content)
-
-    def checkpoint_bytes(self, *, light: bool = False) -> int:
-        """About how large :meth:`save` makes a checkpoint."""
-        run = self._started()
-        return state_bytes(run.weights() if light else run.tensors())
+    def settings_dict(self) -> dict[str, Any]:
+        return self.settings.to_dict()
 
     @classmethod
-    @torch.no_grad()
-    def load(
-        cls,
-        path: str | PathLike[str],
-        model: nn.Sequential,
-        X: ArrayLike | None = None,
-        y: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> Self:
-        """A trainer with the settings of a checkpoint, whose weights are written to ``model``.
-
-        With the data it was trained on, ``step`` and ``continue_fit`` go on with the very numbers of the saved run;
-        other data are refused. Without data, ``fit`` and ``start`` begin from the saved weights. ``path`` is a
-        checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one is taken.
-        """
-        checkpoint = read_checkpoint(Path(path))
-        content = checkpoint.content
+    def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
         trainer = cls(model)
-        network = trainer.network
-        with checkpoint.understood():
-            refuse_differences(checkpoint, differences(content["network"], network.to_dict(), "the model's"))
-            settings, kind, data, counters = (content[name] for name in ("settings", "kind", "data", "run"))
-            trainer._adopt(Settings.from_dict(settings))
-            if len(trainer.settings.regularizers) != len(network):
-                raise ValueError("its settings are those of another network")
-            if cls is DLAM and (trainer.settings.proximity > 0.0 or max(trainer.settings.inertia) > 0.0):
-                raise ValueError("it is of a run of IPDLAM; load it with IPDLAM.load")
-        if X is None or y is None:
-            W, b = network.read()
-            checkpoint.copy_into(named("", W, b), only=True)
-            network.write(W, b)
-            return trainer
-        if kind != "exact":
-            raise CheckpointError(
-                f"{checkpoint.path} is a light checkpoint, without the variables of the samples; load it without data "
-                "and call fit"
-            )
-        loss = trainer.settings.loss
-        samples = check_samples(network, loss, X, y, sample_weight)
-        validation = None if validation_data is None else check_validation(network, loss, validation_data)
-        run = Run.allocate(network, samples, validation, trainer.settings.chunk_size)
-        refuse_differences(checkpoint, differences(data, run.fingerprints(), "the sha256 of"))
-        with checkpoint.understood():
-            run.restore(counters, network)
-        checkpoint.copy_into(run.tensors())
-        network.write(run.W, run.b)
-        run.whole = True
-        trainer._run = run
+        trainer._adopt(Settings.from_dict(settings))
+        if len(trainer.settings.regularizers) != len(trainer.network):
+            raise ValueError("its settings are those of another network")
+        if cls is DLAM and (trainer.settings.proximity > 0.0 or max(trainer.settings.inertia) > 0.0):
+            raise ValueError("it is of a run of IPDLAM; load it with IPDLAM.load")
         return trainer
 
-    def _loop(self, stopping: Stopping, callbacks: tuple[Callback, ...]) -> History:
-        run = self._started()
-        return run_loop(
-            lambda evaluate: self.step(evaluate=evaluate),
-            self.network,
-            run.history,
-            stopping,
-            callbacks,
-            run.progress,
-        )
+    def _allocate(self, samples: Samples, validation: Samples | None) -> Run:
+        return Run.allocate(self.network, samples, validation, self.chunk_size)
 
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
         self.plan = plan(settings.order)
-
-    def _started(self) -> Run:
-        if self._run is None:
-            raise RuntimeError("no run has been started; call start(X, y) or fit(X, y) first")
-        return self._run
-
-    def _whole_run(self) -> Run:
-        run = self._started()
-        if not run.whole:
-            raise RuntimeError(
-                "the last iteration was interrupted half-way; call start(X, y) to go on from the model's weights"
-            )
-        return run
+        self.loss, self.chunk_size = settings.loss, settings.chunk_size
 
     def _read_again(self) -> Network:
         """The model as it is now: it may have been converted or changed since the trainer was made."""
@@ -347,18 +198,6 @@ class IPDLAM:
             "(the best ones with restore_best). Use less inertia (below 1), a larger proximity, or scale the inputs",
             run.history,
         )
-
-    def _record(self, run: Run, objective: Objective, evaluated: bool) -> Record:
-        """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""
-        found: dict[str, Any] = {}
-        try:
-            if evaluated:
-                settings = self.settings
-                found = scores(self.model, settings.loss, run.shard.samples, run.validation, settings.chunk_size)
-        finally:
-            record = Record(iteration=run.iteration, seconds=run.seconds, **objective.terms(), **found)
-            run.history.append(record)
-        return record
 
 
 class DLAM(IPDLAM):

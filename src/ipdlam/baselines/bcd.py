@@ -13,6 +13,7 @@ the values of its authors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from ipdlam.baselines.protocol import AlternatingBaseline, State
 from ipdlam.checks import check_number
 from ipdlam.inputs import Samples
 from ipdlam.linalg import gain
+from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally, squared_distance, weighted_sum
 from ipdlam.orders import Block
 from ipdlam.prox import Loss
@@ -34,6 +36,16 @@ class BCDState(State):
 
     run: Run
     v: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.run.tensors(), **super().tensors(), "v": self.v}
+
+    def counters(self) -> dict[str, Any]:
+        return {**super().counters(), **self.run.sum_counters()}
+
+    def restore(self, counters: dict[str, Any], network: Network) -> None:
+        super().restore(counters, network)
+        self.run.restore_sums(counters)
 
 
 class BCD(AlternatingBaseline):
@@ -51,6 +63,8 @@ class BCD(AlternatingBaseline):
         How many samples are visited at a time; by default as many as suit the cache.
     """
 
+    saved_as = "BCD"
+
     def __init__(
         self,
         model: nn.Sequential,
@@ -62,10 +76,13 @@ class BCD(AlternatingBaseline):
         super().__init__(model, loss, chunk_size)
         self.proximity = check_number("proximity", proximity, low=0.0)
 
+    def _own_settings(self) -> dict[str, Any]:
+        return {"proximity": self.proximity}
+
     def _begin(self, samples: Samples, validation: Samples | None) -> BCDState:
         run = Run.begin(self.network, samples, validation, self.chunk_size)
         v = run.shard.current[Block("z", len(self.network))].clone()
-        return BCDState(samples, validation, (run.W, run.b), run, v)
+        return BCDState(samples, validation, (dict(run.W), dict(run.b)), run, v)
 
     @torch.no_grad()
     def _advance(self, state: State) -> None:

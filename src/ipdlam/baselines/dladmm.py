@@ -13,6 +13,7 @@ curvature is doubled until the model lies above the function, at most ``DOUBLING
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from ipdlam.baselines.protocol import AlternatingBaseline, State
 from ipdlam.checks import check_number
 from ipdlam.inputs import Samples
+from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.prox import Loss
 
@@ -37,6 +39,17 @@ class ADMMState(State):
     dual: Tensor  # U, one row a sample
     curvature: dict[str, float]  # of the quadratic models, by block
 
+    def tensors(self) -> dict[str, Tensor]:
+        found = super().tensors() | {f"z{l}": z for l, z in self.z.items()} | {"dual": self.dual}
+        return found | {f"a{l}": a for l, a in self.a.items() if l > 0}
+
+    def counters(self) -> dict[str, Any]:
+        return {**super().counters(), "curvature": self.curvature}
+
+    def restore(self, counters: dict[str, Any], network: Network) -> None:
+        super().restore(counters, network)
+        self.curvature = {str(block): float(value) for block, value in counters["curvature"].items()}
+
 
 class DLADMM(AlternatingBaseline):
     """Trains ``model`` in place by dlADMM, on whole arrays.
@@ -53,6 +66,8 @@ class DLADMM(AlternatingBaseline):
         How many samples are evaluated at a time; by default as many as suit the cache.
     """
 
+    saved_as = "DLADMM"
+
     def __init__(
         self,
         model: nn.Sequential,
@@ -63,6 +78,9 @@ class DLADMM(AlternatingBaseline):
     ) -> None:
         super().__init__(model, loss, chunk_size)
         self.penalty = check_number("penalty", penalty, low=0.0, strict=True)
+
+    def _own_settings(self) -> dict[str, Any]:
+        return {"penalty": self.penalty}
 
     @torch.no_grad()
     def _begin(self, samples: Samples, validation: Samples | None) -> ADMMState:

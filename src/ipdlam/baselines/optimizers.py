@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from ipdlam.checks import check_integer, check_number
 from ipdlam.history import History
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
 from ipdlam.loop import Callback, Stopping
+from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.prox import Loss
 
@@ -38,8 +40,57 @@ class Descent(State):
     """What an optimizer remembers; its moments cannot be taken back once an epoch is under way."""
 
     optimizer: Optimizer
-    generator: torch.Generator  # of the order of the samples
+    order: Tensor  # the state of the generator of the order of the samples
     loss: float = 0.0  # of the last epoch, each sample's as it was met
+
+    def moments(self) -> dict[str, Tensor]:
+        """What the optimizer keeps for every parameter, by name; numbers as vectors of one element."""
+        found = {}
+        for number, parameter in enumerate(parameters_of(self.optimizer)):
+            for name, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    found[f"moments{number}.{name}"] = value.view(1) if value.ndim == 0 else value
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**super().tensors(), **self.moments(), "order": self.order}
+
+    def counters(self) -> dict[str, Any]:
+        return {**super().counters(), "has_moments": bool(self.moments())}
+
+    def restore(self, counters: dict[str, Any], network: Network) -> None:
+        super().restore(counters, network)
+        if counters["has_moments"]:
+            allocate_moments(self.optimizer)
+
+    def check_filled(self) -> None:
+        super().check_filled()
+        try:
+            torch.Generator().set_state(self.order)
+        except RuntimeError as error:
+            raise ValueError(f"its order of the samples is none: {str(error).splitlines()[0]}") from error
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """What an optimizer changes, in its order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def allocate_moments(optimizer: Optimizer) -> None:
+    """Give an optimizer that has made no step what it keeps after one: torch makes it in the first step.
+
+    The step is that of a twin with copies of the parameters and no gradient, so that nothing else changes.
+    """
+    parameters = parameters_of(optimizer)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    for copy in copies:
+        copy.grad = torch.zeros_like(copy)
+    settings = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
+    kind: Any = type(optimizer)
+    twin = kind([{**settings, "params": copies}])
+    twin.step()
+    for parameter, copy in zip(parameters, copies, strict=True):
+        optimizer.state[parameter] = twin.state[copy]
 
 
 class BackPropagation(Baseline):
@@ -75,6 +126,7 @@ class BackPropagation(Baseline):
     True
     """
 
+    saved_as = "BackPropagation"
     unit = "epoch"
 
     def __init__(
@@ -91,13 +143,17 @@ class BackPropagation(Baseline):
         super().__init__(model, loss, chunk_size)
         if not isinstance(optimizer, str) or optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
-        self.optimizer = optimizer
+        self.optimizer: str = optimizer
         self.learning_rate = check_number("learning_rate", learning_rate, 0.0, LARGEST_RATE, strict=True)
         self.remedy = f"Use a learning_rate below {self.learning_rate:g}, or scale the inputs"
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.seed = check_integer("seed", seed, 0)
         if self.seed > LARGEST_SEED:
             raise ValueError(f"seed must be below 2**64, got {seed!r}")
+
+    def _own_settings(self) -> dict[str, Any]:
+        names = ("optimizer", "learning_rate", "batch_size", "seed")
+        return {name: getattr(self, name) for name in names}
 
     def fit(
         self,
@@ -118,11 +174,25 @@ class BackPropagation(Baseline):
         stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
         return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
 
+    def continue_fit(
+        self,
+        *,
+        epochs: int = 50,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Up to ``epochs`` more of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``."""
+        stopping = self._stopping_after("epochs", epochs, restore_best, patience, target_score, evaluate_every)
+        return self.go_on(stopping, callbacks)
+
     def _begin(self, samples: Samples, validation: Samples | None) -> Descent:
         """A new optimizer, and the seed's first order."""
         optimizer = OPTIMIZERS[self.optimizer](self.model.parameters(), lr=self.learning_rate)
-        generator = torch.Generator().manual_seed(self.seed)
-        return Descent(counted(samples), validation, self.network.read(), optimizer, generator)
+        order = torch.Generator().manual_seed(self.seed).get_state()
+        return Descent(counted(samples), validation, self.network.read(), optimizer, order)
 
     def _advance(self, state: State) -> None:
         assert isinstance(state, Descent)
@@ -141,7 +211,10 @@ class BackPropagation(Baseline):
     def _epoch(self, run: Descent) -> float:
         """Every sample once, in a new order; the sum of the losses, each as it was met."""
         samples, total = run.samples, torch.zeros((), dtype=torch.float64, device=self.network.device)
-        order = torch.randperm(len(samples), generator=run.generator).to(self.network.device)
+        generator = torch.Generator()
+        generator.set_state(run.order)
+        order = torch.randperm(len(samples), generator=generator).to(self.network.device)
+        run.order = generator.get_state()
         for rows in samples.rows(self.batch_size):
             batch = picked(samples, order[rows])
             run.optimizer.zero_grad(set_to_none=True)

@@ -2,66 +2,51 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import nn
+from typing_extensions import Self
 
 from ipdlam.checks import check_integer
+from ipdlam.course import Course
 from ipdlam.errors import DivergenceError, SolveError
-from ipdlam.evaluation import scores
 from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_samples, check_validation
+from ipdlam.inputs import ArrayLike, Samples, ValidationData
 from ipdlam.linalg import all_finite
-from ipdlam.loop import Callback, Progress, Stopping, Weights, check_callbacks, run_loop
+from ipdlam.loop import Weights
 from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.prox import LOSSES, Loss
-from ipdlam.settings import by_name
+from ipdlam.resumable import CountsIterations, Resumable
+from ipdlam.settings import by_name, describe, rebuild
 from ipdlam.shards import default_chunk_size
 
 
 @dataclass
-class State:
+class State(Course):
     """What goes on from one iteration to the next; a baseline adds its own."""
 
-    samples: Samples
-    validation: Samples | None
     weights: Weights  # of the last finished iteration; the model may hold the best ones, or half an iteration
-    progress: Progress = field(default_factory=Progress, kw_only=True)
-    history: History = field(default_factory=History, kw_only=True)
-    iteration: int = field(default=0, kw_only=True)
-    seconds: float = field(default=0.0, kw_only=True)
-    whole: bool = field(default=True, kw_only=True)  # False while an iteration is under way
+
+    def last_weights(self) -> Weights:
+        return self.weights
 
 
-class Baseline(ABC):
+class Baseline(Resumable[State]):
     """A way to train ``model`` in place, with the interface of :class:`ipdlam.IPDLAM`."""
 
-    unit: ClassVar[str] = "iteration"  # what a step is called
     remedy: str = "Scale the inputs"  # against divergence
 
     def __init__(self, model: nn.Sequential, loss: str | Loss, chunk_size: int | None) -> None:
-        self.network = Network(model)
+        super().__init__(model)
         self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         self.chunk_size = check_integer("chunk_size", rows, 1)
-        self._state: State | None = None
-
-    @property
-    def model(self) -> nn.Sequential:
-        """The model being trained."""
-        return self.network.model
-
-    @property
-    def history(self) -> History:
-        """The records of the run so far."""
-        return self._started().history
 
     @abstractmethod
     def _begin(self, samples: Samples, validation: Samples | None) -> State:
@@ -75,6 +60,10 @@ class Baseline(ABC):
     def _measure(self, state: State) -> Objective:
         """What the method minimises, after an iteration; off the clock."""
 
+    @abstractmethod
+    def _own_settings(self) -> dict[str, Any]:
+        """The arguments of the constructor, besides the model and what all baselines have, in plain JSON types."""
+
     def start(
         self,
         X: ArrayLike,
@@ -82,12 +71,21 @@ class Baseline(ABC):
         *,
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
+        after: Resumable[Any] | None = None,
     ) -> None:
-        """Check the data, and begin a run from the model as it is."""
+        """Check the data, and begin a run from the model as it is.
+
+        It goes on with the history of the trainer that it comes ``after``: the iterations, the seconds and the best
+        score are those of both, with its weights where they are kept. Patience begins anew.
+        """
         self.network = Network(self.model)
-        samples = check_samples(self.network, self.loss, X, y, sample_weight)
-        validation = None if validation_data is None else check_validation(self.network, self.loss, validation_data)
-        self._state = self._begin(samples, validation)
+        state = self._begin(*self._check_data(X, y, sample_weight, validation_data))
+        if after is not None:
+            before = after._started()
+            state.history, state.iteration, state.seconds = History(before.history), before.iteration, before.seconds
+            state.progress = dataclasses.replace(before.progress, unimproved=0)
+        state.whole = True
+        self._run = state
 
     def step(self, *, evaluate: bool = True) -> Record:
         """One iteration; ``evaluate`` runs the model on the data for the record's losses and accuracies.
@@ -95,9 +93,7 @@ class Baseline(ABC):
         As in :meth:`ipdlam.IPDLAM.step` the run goes on from its own last weights, whatever else has changed the
         model's. An iteration that does not end leaves the weights of the one before.
         """
-        state = self._started()
-        if not state.whole:
-            raise RuntimeError(f"the last {self.unit} did not end; call start(X, y) to go on from the model's weights")
+        state = self._whole_run()
         state.whole = False
         self.network.write(*state.weights)
         started = time.perf_counter()
@@ -120,31 +116,15 @@ class Baseline(ABC):
         state.whole = True
         return self._record(state, objective, evaluate)
 
-    def _fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        stopping: Stopping,
-        sample_weight: ArrayLike | None,
-        validation_data: ValidationData | None,
-        callbacks: Iterable[Callback],
-    ) -> History:
-        checked = check_callbacks(callbacks)
-        self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
-        state = self._started()
-        return run_loop(
-            lambda evaluate: self.step(evaluate=evaluate),
-            self.network,
-            state.history,
-            stopping,
-            checked,
-            state.progress,
-        )
+    def settings_dict(self) -> dict[str, Any]:
+        return {"loss": describe("loss", self.loss, LOSSES), **self._own_settings(), "chunk_size": self.chunk_size}
 
-    def _started(self) -> State:
-        if self._state is None:
-            raise RuntimeError("no run has been started; call start(X, y) or fit(X, y) first")
-        return self._state
+    @classmethod
+    def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
+        return cls(model, **{**settings, "loss": rebuild("loss", settings["loss"], LOSSES)})
+
+    def _allocate(self, samples: Samples, validation: Samples | None) -> State:
+        return self._begin(samples, validation)
 
     def _divergence(self, state: State) -> DivergenceError:
         state.history.stop_reason = "diverged"
@@ -154,36 +134,6 @@ class Baseline(ABC):
             state.history,
         )
 
-    def _record(self, state: State, objective: Objective, evaluated: bool) -> Record:
-        """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""
-        found: dict[str, Any] = {}
-        try:
-            if evaluated:
-                with torch.no_grad():
-                    found = scores(self.model, self.loss, state.samples, state.validation, self.chunk_size)
-        finally:
-            record = Record(iteration=state.iteration, seconds=state.seconds, **objective.terms(), **found)
-            state.history.append(record)
-        return record
 
-
-class AlternatingBaseline(Baseline):
+class AlternatingBaseline(CountsIterations[State], Baseline):
     """A baseline that counts iterations, as the method does."""
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        iterations: int = 50,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Start from the model's weights and take up to ``iterations`` steps, as :meth:`ipdlam.IPDLAM.fit` does."""
-        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
-        return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)

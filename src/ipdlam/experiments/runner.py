@@ -15,14 +15,16 @@ from torch import nn
 
 from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
 from ipdlam.callbacks import Checkpoints
-from ipdlam.checkpoint import series
+from ipdlam.checkpoint import in_series, series
 from ipdlam.config import TrainConfig
 from ipdlam.environment import environment
 from ipdlam.errors import CheckpointError, DivergenceError
 from ipdlam.experiments.base import RunResult, RunSpec
 from ipdlam.history import History, Record
+from ipdlam.loop import Stopping
 from ipdlam.problem import Problem
 from ipdlam.prox import Ridge
+from ipdlam.resumable import Resumable
 from ipdlam.storage import write_file
 from ipdlam.trainer import DLAM, IPDLAM
 
@@ -114,12 +116,15 @@ def config_of(spec: RunSpec) -> TrainConfig:
 
 
 def execute(spec: RunSpec, work: Path, callback: Callback) -> tuple[History, int]:
-    """Make a run; a second method goes on from the weights of the first, and their histories are joined."""
+    """Make a run; a second method goes on from the weights of the first, and their histories are joined.
+
+    What was stopped goes on from its checkpoints: the first method in ``work``, the second in ``work/then``.
+    """
     problem = problem_of(config_of(spec))
     seeded = dataclasses.replace(problem.config, seed=spec.seed)
     model = problem.make_model(seeded)
     history, passes = train(spec, problem, model, work, callback)
-    if spec.then is not None and history.stop_reason != "diverged":
+    if spec.then is not None and history.stop_reason == "iterations":  # not if it diverged or was interrupted
         second, _ = train(spec.then, problem, model, work / "then", callback)
         history = joined(history, second)
     return history, passes
@@ -133,43 +138,50 @@ def joined(first: History, second: History) -> History:
 
 
 def train(spec: RunSpec, problem: Problem, model: nn.Sequential, work: Path, callback: Callback) -> tuple[History, int]:
-    """One method on the problem, from the model as it is; a run that diverges ends there, and says so."""
-    split, settings = problem.split, dict(spec.settings)
-    common: dict[str, Any] = {
-        "validation_data": split.validation,
-        "evaluate_every": spec.evaluate_every,
-        "callbacks": [callback],
-    }
+    """One method on the problem, from its newest checkpoint or from the model as it is, and its passes an iteration.
+
+    A run that diverges ends there, and says so.
+    """
+    callbacks = [callback]
     try:
-        if spec.method in OPTIMIZERS:
-            optimizer = BackPropagation(model, spec.method, loss=spec.loss, seed=spec.seed, **settings)  # type: ignore[arg-type]
-            return optimizer.fit(split.X, split.y, epochs=spec.iterations, **common), 1
-        if spec.method in ("bcd", "dladmm"):
-            baseline: Any = (BCD if spec.method == "bcd" else DLADMM)(model, loss=spec.loss, **settings)  # type: ignore[arg-type]
-            passes = len(problem.widths) - 1 if spec.method == "bcd" else 2
-            return baseline.fit(split.X, split.y, iterations=spec.iterations, **common), passes
-        return alternate(spec, settings, problem, model, work, common)
-    except DivergenceError as error:
-        return error.history, 1
-
-
-def alternate(
-    spec: RunSpec, settings: dict[str, Any], problem: Problem, model: nn.Sequential, work: Path, common: dict[str, Any]
-) -> tuple[History, int]:
-    """iPDLAM or DLAM, from the newest checkpoint where there is one."""
-    split = problem.split
-    strength = settings.pop("ridge", None)
-    settings["regularizer"] = None if strength is None else Ridge(strength)
-    kind = DLAM if spec.method == "dlam" else IPDLAM
-    if series(work):
-        trainer = kind.load(work, model, split.X, split.y, validation_data=split.validation)
-    else:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="inertia .* is 1 or more")  # that is what the table is about
-            trainer = kind(model, loss=spec.loss, **settings)
-        trainer.start(split.X, split.y, validation_data=split.validation)
-    if spec.iterations > CHECKPOINT_EVERY:
-        common["callbacks"].append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
-    left = max(0, spec.iterations - trainer.iteration)
-    del common["validation_data"]
-    return trainer.continue_fit(iterations=left, **common), trainer.plan.passes
+            trainer = begun(spec, problem, model, work)
+        if spec.iterations > CHECKPOINT_EVERY:
+            callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
+        history = trainer.go_on(Stopping(spec.iterations, evaluate_every=spec.evaluate_every), callbacks)
+    except DivergenceError as error:
+        return error.history, 1
+    if spec.then is not None and history.stop_reason == "iterations" and not in_series(work, len(history)).exists():
+        Checkpoints(trainer, work, keep=1).save(len(history))  # the second method never waits for the first again
+    return history, passes_of(trainer, problem)
+
+
+def begun(spec: RunSpec, problem: Problem, model: nn.Sequential, work: Path) -> Resumable[Any]:
+    """The method of a specification, at its newest checkpoint or at its start."""
+    trainer, split = make_trainer(spec, model), problem.split
+    if series(work):
+        return type(trainer).load(work, model, split.X, split.y, validation_data=split.validation)
+    trainer.start(split.X, split.y, validation_data=split.validation)
+    return trainer
+
+
+def make_trainer(spec: RunSpec, model: nn.Sequential) -> Resumable[Any]:
+    """The method of a specification with its settings."""
+    settings: dict[str, Any] = {"loss": spec.loss, **dict(spec.settings)}
+    if spec.method in OPTIMIZERS:
+        return BackPropagation(model, spec.method, seed=spec.seed, **settings)
+    if spec.method in ("bcd", "dladmm"):
+        return BCD(model, **settings) if spec.method == "bcd" else DLADMM(model, **settings)
+    strength = settings.pop("ridge", None)
+    regularizer = None if strength is None else Ridge(strength)
+    return (DLAM if spec.method == "dlam" else IPDLAM)(model, regularizer=regularizer, **settings)
+
+
+def passes_of(trainer: Resumable[Any], problem: Problem) -> int:
+    """How often an iteration visits the data."""
+    if isinstance(trainer, IPDLAM):
+        return trainer.plan.passes
+    if isinstance(trainer, BCD):
+        return len(problem.widths) - 1
+    return 2 if isinstance(trainer, DLADMM) else 1

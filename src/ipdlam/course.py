@@ -1,0 +1,84 @@
+"""What every run has, whatever its method: its data, how far it is, what it has measured, what a checkpoint keeps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ipdlam.checks import check_number
+from ipdlam.history import History, Record
+from ipdlam.inputs import Samples
+from ipdlam.linalg import all_finite
+from ipdlam.loop import Progress, Weights
+from ipdlam.network import Network
+
+
+def named(prefix: str, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> dict[str, Tensor]:
+    """Weights and biases by name, without the biases that are not there."""
+    found = {f"{prefix}W{l}": tensor for l, tensor in W.items()}
+    return found | {f"{prefix}b{l}": tensor for l, tensor in b.items() if tensor is not None}
+
+
+@dataclass
+class Course(ABC):
+    """A run from one iteration to the next; a method adds its own variables to the tensors and the counters."""
+
+    samples: Samples
+    validation: Samples | None
+    progress: Progress = field(default_factory=Progress, kw_only=True)
+    history: History = field(default_factory=History, kw_only=True)
+    iteration: int = field(default=0, kw_only=True)
+    seconds: float = field(default=0.0, kw_only=True)
+    whole: bool = field(default=False, kw_only=True)  # False while an iteration is under way: half of one is no run
+    _fingerprints: dict[str, Any] | None = field(default=None, kw_only=True, repr=False)
+
+    @abstractmethod
+    def last_weights(self) -> Weights:
+        """W and b of the last finished iteration: the run's own, no copies. The model may hold others."""
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """The weights and biases of the last finished iteration, by name."""
+        return named("", *self.last_weights())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor on which the rest of the run depends, by name: the run's own, no copies."""
+        best = self.progress.best_weights
+        return self.named_weights() | ({} if best is None else named("best.", *best))
+
+    def fingerprints(self) -> dict[str, Any]:
+        """What tells the data of this run from others."""
+        if self._fingerprints is None:
+            validation = None if self.validation is None else self.validation.fingerprint()
+            self._fingerprints = {"training": self.samples.fingerprint(), "validation": validation}
+        return self._fingerprints
+
+    def counters(self) -> dict[str, Any]:
+        """Everything else on which the rest of the run depends, in plain JSON types."""
+        return {
+            "iteration": self.iteration,
+            "seconds": self.seconds,
+            "history": [record.to_dict() for record in self.history],
+            "best_score": self.progress.best_score,
+            "has_best_weights": self.progress.best_weights is not None,
+            "unimproved": self.progress.unimproved,
+        }
+
+    def restore(self, counters: dict[str, Any], network: Network) -> None:
+        """Make this the run with these counters, whose :meth:`tensors` remain to be filled."""
+        self.iteration, self.seconds = int(counters["iteration"]), float(counters["seconds"])
+        if self.iteration != len(counters["history"]):
+            raise ValueError(f"it is of iteration {self.iteration}, but has {len(counters['history'])} records")
+        if counters["best_score"] is not None:
+            check_number("best_score", counters["best_score"])
+        self.history = History(Record.from_dict(fields) for fields in counters["history"])
+        best_weights = network.read() if counters["has_best_weights"] else None
+        self.progress = Progress(counters["best_score"], best_weights, int(counters["unimproved"]))
+
+    def check_filled(self) -> None:
+        """Refuse what was filled into the :meth:`tensors` and no run can have."""
+        for name, tensor in self.named_weights().items():
+            if not all_finite(tensor):
+                raise ValueError(f"its {name} is not finite")

@@ -1,0 +1,299 @@
+"""What trains a model and can be stopped after any iteration: saved, and taken up again to the bit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import nn
+from typing_extensions import Self
+
+from ipdlam.checkpoint import (
+    Checkpoint,
+    differences,
+    read_checkpoint,
+    refuse_differences,
+    state_bytes,
+    write_checkpoint,
+)
+from ipdlam.checks import check_integer
+from ipdlam.course import Course, named
+from ipdlam.errors import CheckpointError
+from ipdlam.evaluation import scores
+from ipdlam.history import History, Record
+from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_samples, check_validation
+from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
+from ipdlam.network import Network
+from ipdlam.objective import Objective
+from ipdlam.prox import Loss
+from ipdlam.version import __version__
+
+C = TypeVar("C", bound=Course)
+
+
+class Resumable(ABC, Generic[C]):
+    """A way to train ``model`` in place; ``C`` is what it remembers from one iteration to the next."""
+
+    saved_as: ClassVar[str]  # the name of the class whose ``load`` takes up what ``save`` wrote
+    unit: ClassVar[str] = "iteration"  # what a step is called
+    optimizer: str | None = None  # the one that back-propagates, by name
+    loss: Loss
+    chunk_size: int  # samples evaluated at a time
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self.network = Network(model)
+        self._run: C | None = None
+
+    @property
+    def model(self) -> nn.Sequential:
+        """The model being trained."""
+        return self.network.model
+
+    @property
+    def history(self) -> History:
+        """The records of the run so far."""
+        return self._started().history
+
+    @property
+    def iteration(self) -> int:
+        """How many iterations the run has made; 0 before it starts."""
+        return 0 if self._run is None else self._run.iteration
+
+    @abstractmethod
+    def start(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> None:
+        """Check the data, and begin a run from the model as it is."""
+
+    @abstractmethod
+    def step(self, *, evaluate: bool = True) -> Record:
+        """One iteration; ``evaluate`` runs the model on the data for the record's losses and accuracies."""
+
+    @abstractmethod
+    def settings_dict(self) -> dict[str, Any]:
+        """Everything that defines a run besides the model and the data, in plain JSON types."""
+
+    @classmethod
+    @abstractmethod
+    def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
+        """The inverse of :meth:`settings_dict`."""
+
+    @abstractmethod
+    def _allocate(self, samples: Samples, validation: Samples | None) -> C:
+        """A run whose counters and tensors remain to be restored."""
+
+    def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
+        """Go on with the run from its last iterate until it has ``stopping.iterations`` records, or ends earlier."""
+        run, checked = self._whole_run(), check_callbacks(callbacks)
+        self.network.write(*run.last_weights())
+        return run_loop(
+            lambda evaluate: self.step(evaluate=evaluate), self.network, run.history, stopping, checked, run.progress
+        )
+
+    def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
+        """Write a checkpoint, a folder, from which :meth:`load` continues as if nothing had happened.
+
+        It holds every variable on which the run depends; ``light`` keeps the weights, the settings and the history
+        alone. The folder appears when it is whole; an older checkpoint of that name is replaced then. A full disk or a
+        missing folder raises :class:`ipdlam.CheckpointError`, and training can go on.
+        """
+        run = self._whole_run()
+        content = {
+            "kind": "light" if light else "exact",
+            "ipdlam": __version__,
+            "trainer": self.saved_as,
+            "settings": self.settings_dict(),
+            "network": self.network.to_dict(),
+            "data": run.fingerprints(),
+            "run": run.counters(),
+        }
+        write_checkpoint(Path(path), run.named_weights() if light else run.tensors(), content)
+
+    def checkpoint_bytes(self, *, light: bool = False) -> int:
+        """About how large :meth:`save` makes a checkpoint."""
+        run = self._started()
+        return state_bytes(run.named_weights() if light else run.tensors())
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        model: nn.Sequential,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> Self:
+        """A trainer with the settings of a checkpoint, whose weights are written to ``model``.
+
+        With the data it was trained on, ``step`` and ``continue_fit`` go on with the very numbers of the saved run;
+        other data are refused. Without data, ``fit`` and ``start`` begin from the saved weights. ``path`` is a
+        checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one is taken.
+        """
+        checkpoint = read_checkpoint(Path(path))
+        return cls.take_up(checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data)
+
+    @classmethod
+    @torch.no_grad()
+    def take_up(
+        cls,
+        checkpoint: Checkpoint,
+        model: nn.Sequential,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> Self:
+        """:meth:`load` for a checkpoint that has been read."""
+        content, network = checkpoint.content, Network(model)
+        with checkpoint.understood():
+            saved_by = saved_as(checkpoint)
+            if saved_by != cls.saved_as:
+                raise ValueError(f"it is of a run of {saved_by}; load it with {saved_by}.load")
+            refuse_differences(checkpoint, differences(content["network"], network.to_dict(), "the model's"))
+            settings, kind, data, counters = (content[name] for name in ("settings", "kind", "data", "run"))
+            trainer = cls._from_settings(model, settings)
+        if X is None or y is None:
+            W, b = network.read()
+            checkpoint.copy_into(named("", W, b), only=True)
+            network.write(W, b)
+            return trainer
+        if kind != "exact":
+            raise CheckpointError(
+                f"{checkpoint.path} is a light checkpoint, which holds the weights alone; load it without data and "
+                "call fit"
+            )
+        run = trainer._allocate(*trainer._check_data(X, y, sample_weight, validation_data))
+        refuse_differences(checkpoint, differences(data, run.fingerprints(), "the sha256 of"))
+        with checkpoint.understood():
+            run.restore(counters, network)
+        checkpoint.copy_into(run.tensors())
+        with checkpoint.understood():
+            run.check_filled()
+        network.write(*run.last_weights())
+        run.whole = True
+        trainer._run = run
+        return trainer
+
+    def _check_data(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        validation_data: ValidationData | None,
+    ) -> tuple[Samples, Samples | None]:
+        """What to train and what to score on."""
+        samples = check_samples(self.network, self.loss, X, y, sample_weight)
+        if validation_data is None:
+            return samples, None
+        return samples, check_validation(self.network, self.loss, validation_data)
+
+    def _fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        stopping: Stopping,
+        sample_weight: ArrayLike | None,
+        validation_data: ValidationData | None,
+        callbacks: Iterable[Callback],
+    ) -> History:
+        checked = check_callbacks(callbacks)
+        self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
+        return self.go_on(stopping, checked)
+
+    def _stopping_after(
+        self,
+        name: str,
+        more: int,
+        restore_best: bool,
+        patience: int | None,
+        target_score: float | None,
+        evaluate_every: int,
+    ) -> Stopping:
+        """When a run that has come this far ends, if it makes so many ``more`` of what ``name`` says."""
+        done = len(self._whole_run().history)
+        check_integer(name, more, 0)
+        return Stopping(done + more, restore_best, patience, target_score, evaluate_every)
+
+    def _started(self) -> C:
+        if self._run is None:
+            raise RuntimeError("no run has been started; call start(X, y) or fit(X, y) first")
+        return self._run
+
+    def _whole_run(self) -> C:
+        run = self._started()
+        if not run.whole:
+            raise RuntimeError(f"the last {self.unit} did not end; call start(X, y) to go on from the model's weights")
+        return run
+
+    def _record(self, run: C, objective: Objective, evaluated: bool) -> Record:
+        """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""
+        found: dict[str, Any] = {}
+        try:
+            if evaluated:
+                found = scores(self.model, self.loss, run.samples, run.validation, self.chunk_size)
+        finally:
+            record = Record(
+                iteration=run.iteration, seconds=run.seconds, optimizer=self.optimizer, **objective.terms(), **found
+            )
+            run.history.append(record)
+        return record
+
+
+class CountsIterations(Resumable[C]):
+    """One whose steps are iterations."""
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        iterations: int = 50,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Start from the model's weights and take up to ``iterations`` steps.
+
+        ``restore_best`` leaves the weights of the best score; ``patience`` ends the run after so many evaluations
+        without a better score; ``target_score`` ends it when reached (accuracy, or minus the mean loss for real
+        targets; on validation data where given). Callbacks get each record and may raise :class:`ipdlam.StopTraining`.
+        Ctrl-C ends the run with what has been trained, and ``fit`` returns as usual. ``continue_fit`` and ``step`` go
+        on from the last iterate, also after ``restore_best``.
+        """
+        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
+        return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
+
+    def continue_fit(
+        self,
+        *,
+        iterations: int = 50,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Up to ``iterations`` more steps of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``."""
+        stopping = self._stopping_after("iterations", iterations, restore_best, patience, target_score, evaluate_every)
+        return self.go_on(stopping, callbacks)
+
+
+def saved_as(checkpoint: Checkpoint) -> str:
+    """The name of the class that saved a checkpoint."""
+    return str(checkpoint.content.get("trainer", "IPDLAM"))  # there was one class before the name was written
