@@ -9,6 +9,7 @@ import typer
 
 from ipdlam.cli.compare import compare
 from ipdlam.cli.inspect import datasets, evaluate, predict
+from ipdlam.cli.report import report
 from ipdlam.cli.reproduce import reproduce
 from ipdlam.cli.train import train
 from ipdlam.config import ConfigError
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, compare, reproduce, evaluate, predict, datasets):
+for command in (train, compare, reproduce, report, evaluate, predict, datasets):
     app.command()(command)
 
 
