@@ -187,12 +187,17 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
     }
 
 
+def gaps(result: RunResult, iteration: int | None = None) -> float | None:
+    """The squared gaps between the layers, linear and activation, after an iteration (the last one)."""
+    place = -1 if iteration is None else iteration - 1
+    linear, activation = (result.columns[name][place] for name in ("linear_gap", "activation_gap"))
+    return None if linear is None or activation is None else linear + activation
+
+
 def at_penalty(result: RunResult, penalty: float) -> float | None:
-    """Phi of the last iterate if the penalty were this one: weights and activations hardly depend on it, Phi does."""
-    loss, linear, activation = (result.last(name) for name in ("loss", "linear_gap", "activation_gap"))
-    if loss is None or linear is None or activation is None or result.diverged:
-        return None
-    return loss + 0.5 * penalty * (linear + activation)
+    """Phi of the last iterate if the penalty were this one: weights hardly depend on it, Phi does."""
+    loss, between = result.last("loss"), gaps(result)
+    return None if result.diverged or loss is None or between is None else loss + 0.5 * penalty * between
 
 
 OUTCOME = (
@@ -217,12 +222,12 @@ def by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def percent(value: float | None) -> str:
     """An accuracy in words."""
-    return "none" if value is None else f"{100.0 * value:.1f} %"
+    return "not given" if value is None else f"{100.0 * value:.1f} %"
 
 
 def number(value: float | None) -> str:
     """A number in words."""
-    return "none" if value is None else f"{value:.3g}"
+    return "not given" if value is None else f"{value:.3g}"
 
 
 def three_panels(specs: Sequence[RunSpec], name: Callable[[RunSpec], str]) -> list[Panel]:

@@ -40,7 +40,14 @@ MEASURED = (
         "decay",
         "misfit",
     ),
-    *("objective_at_start", "early_test_accuracy", "accuracy_at_equal_seconds"),
+    *(
+        "objective_at_start",
+        "objective_at_best",
+        "gaps",
+        "gaps_at_best",
+        "early_test_accuracy",
+        "accuracy_at_equal_seconds",
+    ),
 )
 
 

@@ -55,7 +55,9 @@ def written(kind: str, value: Any) -> str:
         return f"{100.0 * value:.2f}"
     if kind == "number":
         return f"{value:.3g}"
-    if kind in ("count", "seconds"):
+    if kind == "seconds":
+        return f"{value:.1f}" if value < 10.0 else f"{value:.0f}"
+    if kind == "count":
         return f"{value:.0f}"
     return str(value)
 
