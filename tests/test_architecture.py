@@ -66,6 +66,7 @@ LAYERS = [
     "ipdlam.callbacks",
     "ipdlam.runs",
     "ipdlam.problem",
+    "ipdlam.stages",
     "ipdlam.jobs",
     "ipdlam.inference",
     "ipdlam.comparison",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import dataclasses
 import gzip
@@ -30,13 +29,14 @@ import ipdlam
 from ipdlam import config as known
 from ipdlam import jobs
 from ipdlam.checkpoint import MANIFEST
-from ipdlam.cli import app, main
+from ipdlam.cli import app
 from ipdlam.cli.display import Screen
 from ipdlam.config import TrainConfig
 from ipdlam.datasets import load
 from ipdlam.history import History, Record
 from ipdlam.problem import Problem, split
 from ipdlam.runs import RunFolder
+from shell import ipdlam_run, records, refused, same_model, snapshot, summary, without_seconds
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 FILES = ["checkpoints", "config.toml", "curves.png", "environment.json", "history.jsonl", "model.safetensors"]
@@ -44,66 +44,11 @@ SMALL = ("--hidden", "8", "--iterations", "3")
 COMMANDS = ("train", "compare", "evaluate", "predict", "datasets")
 
 
-def fake_curves(histories, path, title=None):
-    """Drawing takes longer than the training of these tests."""
-    assert histories
-    Path(path).write_bytes(b"a picture")
-    return Path(path)
-
-
-def ipdlam_run(*arguments, code=0, pictures=False):
-    """Run the command in this process; what it wrote to its two streams."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.ExitStack() as stack:
-        if not pictures:
-            stack.enter_context(mock.patch("ipdlam.jobs.curves", fake_curves))
-            stack.enter_context(mock.patch("ipdlam.plots.curves", fake_curves))
-        stack.enter_context(mock.patch.object(sys, "argv", ["ipdlam", *map(str, arguments)]))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("default")  # as outside of pytest: what is not expected shows in the output
-        stack.enter_context(contextlib.redirect_stdout(out))
-        stack.enter_context(contextlib.redirect_stderr(err))
-        caught = stack.enter_context(pytest.raises(SystemExit))
-        main()
-    found = caught.value.code or 0
-    assert found == code, (found, out.getvalue(), err.getvalue())
-    return out.getvalue(), err.getvalue()
-
-
-def refused(*arguments, code=2):
-    """The one line that says why."""
-    err = ipdlam_run(*arguments, code=code)[1]
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert err.endswith("\n")
-    return err
-
-
 def python(*arguments, **more):
     process = subprocess.run(
         [sys.executable, *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False, **more
     )
     return process.returncode, process.stdout, process.stderr
-
-
-def records(run):
-    return [Record.from_dict(json.loads(line)) for line in (run / "history.jsonl").read_text().splitlines()]
-
-
-def without_seconds(run):
-    return [dataclasses.replace(record, seconds=0.0) for record in records(run)]
-
-
-def summary(run):
-    return json.loads((run / "summary.json").read_text())
-
-
-def same_model(one, other):
-    return (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-
-
-def snapshot(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def forward(run, X, activation=torch.relu):
@@ -738,7 +683,7 @@ def test_a_finished_run_says_so_and_does_no_work(again):
 def test_a_run_that_goes_on_is_not_finished(again):
     """An earlier end is forgotten when the run goes on: killed then, it is taken up again."""
     (again / "history.jsonl").write_bytes(b"damaged\n")
-    killed = mock.patch("ipdlam.trainer.IPDLAM.continue_fit", side_effect=RuntimeError("killed"))
+    killed = mock.patch("ipdlam.trainer.IPDLAM.go_on", side_effect=RuntimeError("killed"))
     with killed, pytest.raises(RuntimeError, match="killed"):
         CliRunner().invoke(app, ["train", "--resume", str(again), "--iterations", "6"], catch_exceptions=False)
     assert not (again / "summary.json").exists()
@@ -762,7 +707,7 @@ def test_other_settings_are_refused_by_name(again, options, words):
     before = snapshot(again)
     message = refused("train", "--resume", again, *options)
     assert f"cannot go on with other settings: {words}" in message
-    assert "only iterations, patience, " in message
+    assert "only iterations, then_epochs, patience, " in message
     assert snapshot(again) == before
 
 
@@ -1038,7 +983,10 @@ def live(width, shown):
     parts = SimpleNamespace(validation=([0], [0]), scored_on="held-out samples", X=[0])
     run = SimpleNamespace(
         config=made,
-        title="t",
+        methods="ipdlam",
+        stage="ipdlam",
+        handover=None,
+        total=1000,
         problem=SimpleNamespace(split=parts, heading="t"),
         folder=RunFolder(Path("run")),
         trainer=None,

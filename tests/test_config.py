@@ -55,6 +55,10 @@ FIELDS = {
     "order": choice(config.ORDERS) | st.just("z1,W1"),
     "chunk_size": optional(WHOLE),
     "iterations": st.integers(0, 10**18),
+    "then": choice(list(config.LEARNING_RATES)),
+    "then_epochs": optional(WHOLE),
+    "then_learning_rate": optional(st.floats(min_value=1e-300, max_value=1e30)),
+    "then_batch_size": optional(WHOLE),
     "restore_best": st.booleans(),
     "patience": optional(WHOLE),
     "target_score": optional(st.floats(-1e300, 1e300)),
@@ -212,12 +216,53 @@ def test_values_become_the_type_of_their_setting(name, text, value):
         ("method", "sgd", "method must be one of ipdlam, dlam, got 'sgd'"),
         ("dtype", "float16", "dtype must be one of float32, float64"),
         ("task", "clustering", "task must be one of auto, classification, regression"),
+        ("then", "adamw", "then must be one of sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax, got 'adamw'"),
+        ("then", "", "then must be one of sgd, "),
+        ("then", True, "then must be text, got True"),
         ("checkpoint", "heavy", "checkpoint must be one of exact, light, none"),
     ],
 )
 def test_wrong_values_are_refused_by_name(name, value, words):
     with pytest.raises(ConfigError, match=words):
         TrainConfig().changed({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("then_epochs", 0, "then_epochs must be an integer >= 1, got 0"),
+        ("then_epochs", "few", "then_epochs must be a whole number, got 'few'"),
+        ("then_learning_rate", 0, "then_learning_rate must be a finite number > 0 .*, got 0"),
+        ("then_learning_rate", "1e31", r"then_learning_rate must be a finite number > 0 and <= 1e\+30, got 1e\+31"),
+        ("then_batch_size", 0, "then_batch_size must be an integer >= 1, got 0"),
+    ],
+)
+def test_wrong_values_of_the_second_stage_are_refused_by_name(name, value, words):
+    with pytest.raises(ConfigError, match=words):
+        TrainConfig().changed({"then": "adam", name: value})
+
+
+@pytest.mark.parametrize("name", ["then_epochs", "then_learning_rate", "then_batch_size"])
+def test_settings_of_a_second_stage_need_one(name):
+    with pytest.raises(ConfigError, match=f"{name} is for the optimizer of a second stage, .* such as --then adam"):
+        TrainConfig().changed({name: 3})
+    assert getattr(TrainConfig(then="adam").changed({name: 3}), name) == 3
+
+
+def test_a_second_stage_has_defaults():
+    assert TrainConfig(then="sgd").second_epochs == TrainConfig().iterations == 50
+    assert TrainConfig(then="sgd", then_epochs=3).second_epochs == 3
+    rates = {name: TrainConfig(then=name).second_rate for name in config.LEARNING_RATES}
+    others = dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax"), 0.001)
+    assert rates == {"sgd": 0.05, "adagrad": 0.01, "adadelta": 1.0, **others}
+    assert TrainConfig(then="sgd", then_learning_rate=0.2).second_rate == 0.2
+    assert (TrainConfig().second_epochs, TrainConfig().second_rate) == (0, None)
+
+
+def test_a_file_from_before_there_were_second_stages_is_read(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("".join(f"{line}\n" for line in TrainConfig().to_toml().splitlines() if "then" not in line))
+    assert TrainConfig().changed(read_toml(path)) == TrainConfig()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -302,6 +347,8 @@ def test_the_choices_are_those_of_the_library():
     assert sorted(config.REGULARIZERS) == sorted([*prox.REGULARIZERS, "none"])
     assert sorted(config.ORDERS) == sorted(orders.ORDERS)
     assert sorted(config.INITIALISATIONS) == sorted([*initialisation.INITIALISATIONS, "torch"])
+    assert list(config.LEARNING_RATES) == list(baselines.OPTIMIZERS)
+    assert config.LARGEST_RATE == baselines.optimizers.LARGEST_RATE
     assert config.TASKS == tables.TASKS
     assert options.COMPLETIONS["data"] == NAMES
 

@@ -216,3 +216,82 @@ def test_a_second_ctrl_c_before_the_first_checkpoint_starts_over(data, undisturb
     output = resumed.communicate()[0]
     assert resumed.returncode == 0, output
     assert_same_run(run, undisturbed)
+
+
+# --- two stages -------------------------------------------------------------------------------------------------------
+
+TWO_STAGES = [*OPTIONS, "--iterations", "6", "--then", "adam", "--then-epochs", "34"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed_stages(data):
+    run = data.parent / "stages"
+    process = command("train", str(data), *TWO_STAGES, "--output", str(run))
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    return run
+
+
+def epochs_done(run):
+    """Also while a line is being written."""
+    path = run / "history.jsonl"
+    return path.read_text().count('"optimizer": "adam"') if path.exists() else 0
+
+
+def test_killed_in_either_stage_and_resumed(data, undisturbed_stages, tmp_path):
+    run = tmp_path / "run"
+    moments = random.Random(7)
+    process = command("train", str(data), *TWO_STAGES, "--output", str(run))
+    stages = []
+    for kills, target in enumerate((1, 5, 9, 13, 18, 24)):
+        assert wait_until(process, lambda target=target: iterations_done(run) >= target), process.stdout.read()
+        if kills % 2 == 0:  # while a checkpoint is being written
+            assert wait_until(process, lambda: any(run.glob("checkpoints/.unfinished-*"))), process.stdout.read()
+        else:
+            time.sleep(moments.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        stages.append("adam" if epochs_done(run) else "ipdlam")
+        process = command("train", "--resume", str(run))
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert (stages[0], stages[2:]) == ("ipdlam", ["adam"] * 4)
+    assert_same_run(run, undisturbed_stages)
+    assert json.loads((run / "summary.json").read_text())["stop_reason"] == "then_epochs"
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["iteration-00000039", "iteration-00000040"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_second_stage(data, undisturbed_stages, tmp_path, number, code):
+    run = tmp_path / "run"
+    process = command("train", str(data), *TWO_STAGES, "--checkpoint-every", "1000", "--output", str(run))
+    assert wait_until(process, lambda: epochs_done(run) >= 2), process.stdout.read()
+    process.send_signal(number)
+    output = process.communicate()[0]
+    assert process.returncode == code, output
+    done = iterations_done(run)
+    assert 8 <= done < 40
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["iteration-00000006", f"iteration-{done:08}"]  # the first stage's last one, and this one
+    assert (run / "model.safetensors").is_file()
+    resumed = command("train", "--resume", str(run))
+    output = resumed.communicate()[0]
+    assert resumed.returncode == 0, output
+    assert f"resumed after iteration {done}, with adam" in output
+    assert_same_run(run, undisturbed_stages)
+
+
+def test_a_second_ctrl_c_in_the_second_stage_goes_back_to_the_first(data, undisturbed_stages, tmp_path):
+    run = tmp_path / "run"
+    process = command("train", str(data), *TWO_STAGES, "--checkpoint-every", "1000", "--output", str(run))
+    assert wait_until(process, lambda: epochs_done(run) >= 2), process.stdout.read()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert (run / "model.safetensors").is_file()
+    assert "iteration-00000006" in [path.name for path in (run / "checkpoints").iterdir()]
+    resumed = command("train", "--resume", str(run))
+    output = resumed.communicate()[0]
+    assert resumed.returncode == 0, output
+    assert_same_run(run, undisturbed_stages)

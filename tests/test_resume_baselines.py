@@ -204,6 +204,14 @@ def test_a_run_goes_on_after_another_trainer(tmp_path):
     assert_same_runs(second, resumed)
 
 
+def test_it_comes_after_a_trainer_of_the_same_model_that_has_begun():
+    trainer, model = BackPropagation(network()), network()
+    with pytest.raises(ValueError, match="after is a trainer of another model"):
+        trainer.start(X, Y, after=IPDLAM(model))
+    with pytest.raises(RuntimeError, match="no run has been started"):
+        BackPropagation(model).start(X, Y, after=IPDLAM(model))
+
+
 def test_the_best_score_is_that_of_both_and_patience_begins_anew():
     model = network()
     first = IPDLAM(model, regularizer=None)

@@ -32,11 +32,23 @@ INITIALISATIONS = ("he", "paper", "torch")
 DTYPES = ("float32", "float64")
 TASKS = ("auto", "classification", "regression")
 CHECKPOINTS = ("exact", "light", "none")
+# The optimizers of a second stage, each with the rate that suits it: they measure their steps in units of their own.
+LEARNING_RATES = {
+    "sgd": 0.05,
+    "adagrad": 0.01,
+    "adadelta": 1.0,
+    "rmsprop": 0.001,
+    "adam": 0.001,
+    "amsgrad": 0.001,
+    "adamax": 0.001,
+}
+THEN_EPOCHS = 50
+LARGEST_RATE = 1e30
 
 DATA, NETWORK, METHOD, RUN, OUTPUT = "Data", "Network", "Method", "Run", "Output"
 # What an earlier run may go on with otherwise; that its data are the same is seen from the data themselves.
 CHANGEABLE = (
-    *("iterations", "patience", "target_score", "checkpoint_every", "tensorboard"),
+    *("iterations", "then_epochs", "patience", "target_score", "checkpoint_every", "tensorboard"),
     *("data", "data_dir", "offline"),  # files may have moved; that they are the same is checked by their sha256
 )
 MOST = {"seed": 2**64 - 1, "threads": 1024}  # beyond these torch overflows, or ends the process
@@ -100,6 +112,12 @@ class TrainConfig:
     chunk_size: int | None = setting(None, METHOD, "samples visited at a time [default: as suits the cache]")
 
     iterations: int = setting(50, RUN, "iterations in all")
+    then: str | None = setting(None, RUN, f"go on with an optimizer after the iterations: {', '.join(LEARNING_RATES)}")
+    then_epochs: int | None = setting(None, RUN, f"epochs of the optimizer [default: {THEN_EPOCHS}]")
+    then_learning_rate: float | None = setting(
+        None, RUN, "its rate [default: sgd 0.05, adagrad 0.01, adadelta 1, others 0.001]"
+    )
+    then_batch_size: int | None = setting(None, RUN, "its batches [default: 512, or 64 below 10000 samples]")
     restore_best: bool = setting(False, RUN, "keep the weights of the best score instead of the last ones")
     patience: int | None = setting(None, RUN, "stop after so many evaluations without a better score")
     target_score: float | None = setting(None, RUN, "stop at this accuracy (or minus loss)")
@@ -127,9 +145,11 @@ class TrainConfig:
             for name, known in choices.items():
                 if getattr(self, name) not in known:
                     raise ConfigError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            if self.then is not None and self.then not in LEARNING_RATES:
+                raise ConfigError(f"then must be one of {', '.join(LEARNING_RATES)}, got {self.then!r}")
             for name in ("iterations", "evaluate_every", "checkpoint_every", "seed"):
                 check_integer(name, getattr(self, name), low=0 if name in ("iterations", "seed") else 1)
-            for name in ("chunk_size", "patience", "threads", "limit"):
+            for name in ("chunk_size", "patience", "threads", "limit", "then_epochs", "then_batch_size"):
                 if getattr(self, name) is not None:
                     check_integer(name, getattr(self, name), low=1)
             for width in self.hidden:
@@ -138,6 +158,8 @@ class TrainConfig:
                 check_number("inertia", inertia, low=0.0)
             for name in ("proximity", "penalty", "penalty_growth", "penalty_max"):
                 check_number(name, getattr(self, name), low=0.0)
+            if self.then_learning_rate is not None:
+                check_number("then_learning_rate", self.then_learning_rate, 0.0, LARGEST_RATE, strict=True)
             if self.target_score is not None:
                 check_number("target_score", self.target_score)
             if self.regularizer_strength is not None:
@@ -145,6 +167,12 @@ class TrainConfig:
         for name, most in MOST.items():
             if (getattr(self, name) or 0) > most:
                 raise ConfigError(f"{name} must be at most {most}, got {getattr(self, name)}")
+        for name in ("then_epochs", "then_learning_rate", "then_batch_size"):
+            if self.then is None and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} is for the optimizer of a second stage, and there is none; say which, such as "
+                    "--then adam, or leave it out"
+                )
         if self.regularizer_strength is not None and self.regularizer in ("non_negative", "none"):
             raise ConfigError(f"regularizer_strength means nothing to the regularizer {self.regularizer}; leave it out")
         if len(self.inertia) not in (1, 3):
@@ -160,6 +188,20 @@ class TrainConfig:
                 raise ConfigError(
                     f"validation must be auto, test, none, or a fraction between 0 and 1, got {self.validation!r}"
                 )
+
+    @property
+    def second_epochs(self) -> int:
+        """How many epochs the optimizer of a second stage makes; none without one."""
+        if self.then is None:
+            return 0
+        return THEN_EPOCHS if self.then_epochs is None else self.then_epochs
+
+    @property
+    def second_rate(self) -> float | None:
+        """The learning rate of the optimizer of a second stage."""
+        if self.then is None or self.then_learning_rate is not None:
+            return self.then_learning_rate
+        return LEARNING_RATES[self.then]
 
     def changed(self, given: Mapping[str, Any]) -> TrainConfig:
         """The same with some settings replaced; values may be text, as they come from the command line."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from ipdlam.callbacks import Checkpoints, TensorBoard, summary_writer
-from ipdlam.checkpoint import MANIFEST, differences, discard, in_series, series
+from ipdlam.checkpoint import differences, discard, in_series, read_checkpoint, series
 from ipdlam.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.environment import environment
 from ipdlam.errors import CheckpointError, DivergenceError
 from ipdlam.history import History, Record
-from ipdlam.loop import Callback
+from ipdlam.loop import Callback, Stopping
 from ipdlam.plots import curves
 from ipdlam.problem import Problem
+from ipdlam.resumable import Resumable, saved_as
 from ipdlam.runs import RunFolder
+from ipdlam.stages import check_first_stage, counted, ending, hands_over
 
 T = TypeVar("T")
 
@@ -26,6 +30,8 @@ class Watcher(Protocol):
     """Whoever wants to know how a job is going."""
 
     def begin(self, job: Job, history: History) -> None: ...
+
+    def stage(self, job: Job) -> None: ...
 
     def record(self, record: Record) -> None: ...
 
@@ -61,12 +67,36 @@ class Job:
             summary_writer()
         self.problem = Problem(config, progress=progress)
         self.model = self.problem.make_model()
-        self.trainer = self.problem.make_trainer(self.model)
+        self.trainer: Resumable[Any] = self.problem.make_trainer(self.model)  # of the present stage
+        self.optimizer = self.problem.make_optimizer(self.model)  # of the second stage, where there is one
+
+    @property
+    def methods(self) -> str:
+        """What trains, in a few words."""
+        return self.config.method + ("" if self.config.then is None else f", then {self.config.then}")
 
     @property
     def title(self) -> str:
         """What is trained, in a line."""
-        return f"{self.config.method} on {self.problem.title}"
+        return f"{self.methods} on {self.problem.title}"
+
+    @property
+    def stage(self) -> str:
+        """The method or optimizer of the present stage."""
+        return self.trainer.optimizer or self.config.method
+
+    @property
+    def handover(self) -> int | None:
+        """How many iterations came before the second stage, or None in the first one."""
+        if self.trainer.optimizer is None:
+            return None
+        history = self.trainer.history
+        return len(history) if history.handover is None else history.handover
+
+    @property
+    def total(self) -> int:
+        """How many iterations there will be at the end of the present stage, if nothing ends it earlier."""
+        return self.config.iterations if self.handover is None else self.handover + self.config.second_epochs
 
     def run(self, watcher: Watcher, *, resume: bool, stop: Callback) -> History:
         """Train to the end of the configuration, or until ``stop`` raises ``StopTraining`` after an iteration."""
@@ -95,34 +125,57 @@ class Job:
         if config.tensorboard:
             tensorboard = TensorBoard(folder.path / "tensorboard", purge_step=len(self.trainer.history) + 1)
             callbacks.append(kept_going(tensorboard, watcher))
-        checkpoints = None
-        if config.checkpoint != "none":
-            light = config.checkpoint == "light"
-            checkpoints = Checkpoints(self.trainer, folder.checkpoints, every=config.checkpoint_every, light=light)
-            callbacks.append(kept_going(checkpoints, watcher))
-        ended = ending(config, self.trainer.history)  # it may have been killed between its end and the last files
-        left = 0 if ended is not None else config.iterations - len(self.trainer.history)
         try:
-            history = self.trainer.continue_fit(
-                iterations=left,
-                restore_best=config.restore_best,
-                patience=config.patience,
-                target_score=config.target_score,
-                evaluate_every=config.evaluate_every,
-                callbacks=[*callbacks, stop],
-            )
+            history = self._train(watcher, callbacks, stop)
+            if hands_over(config, self.handover, history.stop_reason):
+                self._hand_over(watcher)
+                history = self._train(watcher, callbacks, stop)
         except DivergenceError as error:
             self._finish(error.history, watcher)
             raise
         finally:
             if tensorboard is not None:
                 tensorboard.close()
-        history.stop_reason = ended or history.stop_reason
+        self._finish(history, watcher)
+        return history
+
+    def _train(self, watcher: Watcher, callbacks: list[Callback], stop: Callback) -> History:
+        """Train to the end of the present stage, and write a checkpoint of it."""
+        config, folder, trainer = self.config, self.folder, self.trainer
+        checkpoints = None
+        if config.checkpoint != "none":
+            light = config.checkpoint == "light"
+            checkpoints = Checkpoints(trainer, folder.checkpoints, every=config.checkpoint_every, light=light)
+            callbacks = [*callbacks, kept_going(checkpoints, watcher)]
+        ended = ending(
+            config, trainer.history, self.handover
+        )  # it may have been killed between its end and what follows
+        stopping = Stopping(
+            len(trainer.history) if ended is not None else self.total,
+            config.restore_best,
+            config.patience,
+            config.target_score,
+            config.evaluate_every,
+        )
+        history = trainer.go_on(stopping, [*callbacks, stop])
+        if ended is not None:
+            history.stop_reason = ended
+        elif history.stop_reason == "iterations" and self.handover is not None:
+            history.stop_reason = "then_epochs"
         saved = in_series(folder.checkpoints, len(history)).exists()
         if checkpoints is not None and not saved and history.stop_reason != "interrupted":  # perhaps half-way
             kept_going(checkpoints.save, watcher)(len(history))
-        self._finish(history, watcher)
         return history
+
+    def _hand_over(self, watcher: Watcher) -> None:
+        """Begin the second stage, from the weights that the first one leaves in the model."""
+        assert self.optimizer is not None
+        kept_going(self.problem.describe(self.model).save, watcher)(self.folder.model)  # whatever becomes of the second
+        split = self.problem.split
+        self.optimizer.start(split.X, split.y, validation_data=split.validation, after=self.trainer)
+        self.trainer = self.optimizer
+        gc.collect()  # z and a may be gigabytes, and torch makes an optimizer with cycles that hold the callers' frames
+        watcher.stage(self)
 
     def _start(self) -> None:
         split = self.problem.split
@@ -173,28 +226,31 @@ class Job:
         if not found:
             watcher.note("no checkpoint was written yet: starting from the first iteration")
             return False
-        if is_light(found[0]):
+        checkpoint = read_checkpoint(folder.checkpoints)
+        if checkpoint.content.get("kind") == "light":
             raise CheckpointError(
                 f"{folder.path} has light checkpoints, which hold the weights alone: it cannot go on where it stopped; "
                 "start a new run, with --checkpoint exact"
             )
-        loaded = type(self.trainer).load(
-            folder.checkpoints, self.model, split.X, split.y, validation_data=split.validation
-        )
-        changed = differences(loaded.settings.to_dict(), self.trainer.settings.to_dict(), "")
+        wanted = self.trainer
+        if self.optimizer is not None and saved_as(checkpoint) == self.optimizer.saved_as:
+            wanted = self.optimizer
+        loaded = type(wanted).take_up(checkpoint, self.model, split.X, split.y, validation_data=split.validation)
+        changed = differences(loaded.settings_dict(), wanted.settings_dict(), "")
         if changed:
             raise CheckpointError(f"the settings of {folder.path} have changed: {'; '.join(changed)}")
+        check_first_stage(folder.read_config(), self.config, loaded.history.handover)
         self.trainer = loaded
         for path in found:  # newer ones were damaged, and said so
             if path > in_series(folder.checkpoints, loaded.iteration):
                 discard(path)
-        watcher.note(f"resumed after iteration {len(loaded.history)}")
+        stage = "" if self.config.then is None else f", with {self.stage}"
+        watcher.note(f"resumed after iteration {len(loaded.history)}{stage}")
         return True
 
     def _finish(self, history: History, watcher: Watcher) -> None:
         """Write the model and what became of the run."""
-        config, folder = self.config, self.folder
-        trained = self.problem.describe(self.model)
+        folder, trained = self.folder, self.problem.describe(self.model)
         try:
             trained.save(folder.model)
         except CheckpointError as error:
@@ -205,30 +261,11 @@ class Job:
         kept_going(folder.write_summary, watcher)(history)
         if history:
             try:
-                curves({config.method: history}, folder.curves, title=self.title)
+                curves({self.methods: history}, folder.curves, title=self.title)
             except ImportError as error:
                 watcher.note(str(error))
             except OSError as error:
                 watcher.warn(str(error))
-
-
-def is_light(checkpoint: Path) -> bool:
-    """Whether a checkpoint says that it holds weights alone; a damaged one says nothing."""
-    try:
-        return bool(json.loads((checkpoint / MANIFEST).read_bytes())["content"]["kind"] == "light")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
-
-
-def ending(config: TrainConfig, history: History) -> str | None:
-    """Why a run that has come this far goes no further, or None."""
-    scores = [record.score for record in history if record.score is not None]
-    last = history[-1].score if history else None
-    if last is not None and config.target_score is not None and last >= config.target_score:
-        return "target_score"
-    if scores and config.patience is not None and len(scores) - 1 - scores.index(max(scores)) >= config.patience:
-        return "patience"
-    return "iterations" if len(history) >= config.iterations else None
 
 
 def finished(folder: RunFolder, config: TrainConfig) -> str | None:
@@ -239,12 +276,12 @@ def finished(folder: RunFolder, config: TrainConfig) -> str | None:
         history = folder.read_history()
     except CheckpointError:  # the checkpoints have their own
         return None
-    reason = ending(config, history)
-    if reason is None:
+    reason = ending(config, history, history.handover)
+    if reason is None or hands_over(config, history.handover, reason):
         return None
     option = f"--{reason.replace('_', '-')}"
     return (
-        f"{folder.path} is finished: {len(history)} iterations, ended by: {reason}; to go on, give a larger {option}: "
+        f"{folder.path} is finished: {counted(history)}, ended by: {reason}; to go on, give a larger {option}: "
         f"ipdlam train --resume {folder.path} {option} ..."
     )
 
@@ -259,4 +296,6 @@ def resumed_config(folder: RunFolder, given: dict[str, object]) -> TrainConfig:
                 f"{folder.path} cannot go on with other settings: {line}; only "
                 f"{', '.join(CHANGEABLE)} may change. Start a new run instead"
             )
+    with suppress(CheckpointError):  # a history that cannot be read; the checkpoints have their own
+        check_first_stage(config, changed, folder.read_history().handover)
     return changed

@@ -90,7 +90,7 @@ def draw_curves(histories: Mapping[str, History], title: str | None = None) -> F
     """Phi, the constraint gaps and the accuracy (or the mean loss) against iterations and against time.
 
     Every run has one colour in all panels. Iterations that were not evaluated are passed over; what is not finite
-    breaks the line. A quantity that no run has gets no panel.
+    breaks the line. A quantity that no run has gets no panel. A thin vertical line shows where an optimizer took over.
     """
     check_histories(histories)
     with house_style():
@@ -99,14 +99,14 @@ def draw_curves(histories: Mapping[str, History], title: str | None = None) -> F
 
         figure = Figure(figsize=SIZE, layout="constrained")
         FigureCanvasAgg(figure)
-        Phi: dict[str, dict[str, Values]] = {name: {"": each.column("objective")} for name, each in histories.items()}
-        panels = [Panel("objective Φ", Phi), gap_panel(histories), score_panel(histories)]
+        panels = [objective_panel(histories), gap_panel(histories), score_panel(histories)]
         panels = [panel for panel in panels if any(panel.lines.values())]
         grid = figure.subplots(2, len(panels), sharey="col", squeeze=False)
         for row, (field, label) in enumerate((("iteration", "iteration"), ("seconds", "seconds of training (s)"))):
             times = {name: history.column(field) for name, history in histories.items()}
             for axes, panel in zip(grid[row], panels, strict=True):
                 draw_panel(axes, panel, times)
+                draw_handovers(axes, histories, field)
                 axes.set_xlabel(label)
                 set_time(axes, whole=field == "iteration")
         for axes, panel in zip(grid[0], panels, strict=True):
@@ -164,6 +164,20 @@ def check_histories(histories: Mapping[str, History]) -> None:
             raise ValueError(f"histories[{name!r}] is empty; train for an iteration before you draw it")
 
 
+def objective_panel(histories: Mapping[str, History]) -> Panel:
+    """Phi; that of an optimizer which took over is another function, so no line leads there."""
+    lines: dict[str, dict[str, Values]] = {}
+    for name, history in histories.items():
+        values, place = history.column("objective"), history.handover
+        lines[name] = {"": values}
+        if place:
+            lines[name] = {
+                "": [*values[:place], *[None] * (len(values) - place)],
+                f"{history[place].optimizer}": [*[None] * place, *values[place:]],
+            }
+    return Panel("objective Φ", lines)
+
+
 def gap_panel(histories: Mapping[str, History]) -> Panel:
     """The sums of the gaps over the layers; zeros have no logarithm, and zeros alone (back-propagation) are no line."""
     lines: dict[str, dict[str, Values]] = {}
@@ -214,6 +228,29 @@ def draw_panel(axes: Axes, panel: Panel, times: Mapping[str, Sequence[float]]) -
     axes.set_ylabel(panel.label)
     if panel.logarithmic:
         set_logarithmic(axes)
+
+
+def draw_handovers(axes: Axes, histories: Mapping[str, History], field: str) -> None:
+    """A thin line, with its name, where an optimizer took over from the iterations of a run."""
+    for index, history in enumerate(histories.values()):
+        place = history.handover
+        if not place:  # an optimizer from the beginning took over from nobody
+            continue
+        color = INK if len(histories) == 1 else look(index)[0]
+        x = getattr(history[place - 1], field)
+        # The whole run in all panels, also where the optimizer has no line.
+        axes.update_datalim([(getattr(history[-1], field), 0.0)], updatey=False)
+        axes.autoscale_view(scaley=False)
+        axes.axvline(x, color=color, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            f"{history[place].optimizer} →",
+            (x, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            color=color,
+            fontsize=8.0,
+        )
 
 
 def lonely(y: Sequence[float]) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ipdlam.baselines import BackPropagation
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.datasets import Dataset, load
 from ipdlam.models import TrainedModel, mlp
@@ -70,6 +71,11 @@ def make_regularizer(config: TrainConfig) -> Regularizer | None:
         return kind()
     names = [field.name for field in dataclasses.fields(kind) if field.name != "relative"]  # type: ignore[arg-type]
     return kind(**dict.fromkeys(names, strength))
+
+
+def default_batch_size(samples: int) -> int:
+    """Samples to a step of an optimizer when the user does not say: enough steps to an epoch, where there are few."""
+    return 512 if samples >= 10000 else 64
 
 
 class Problem:
@@ -138,6 +144,23 @@ class Problem:
                 return DLAM(model, **common)
             inertia: Any = config.inertia if len(config.inertia) == 3 else config.inertia[0]
             return IPDLAM(model, inertia=inertia, proximity=config.proximity, **common)
+
+    def make_optimizer(self, model: nn.Sequential) -> BackPropagation | None:
+        """The optimizer of the second stage with its settings, where the configuration has one."""
+        config = self.config
+        if config.then is None or config.second_rate is None:
+            return None
+        batch_size = config.then_batch_size
+        with blamed_on_settings():
+            return BackPropagation(
+                model,
+                config.then,
+                loss=config.loss,
+                learning_rate=config.second_rate,
+                batch_size=default_batch_size(len(self.split.X)) if batch_size is None else batch_size,
+                seed=config.seed,
+                chunk_size=config.chunk_size,
+            )
 
     def describe(self, model: nn.Sequential) -> TrainedModel:
         """The trained network with all that a prediction needs."""

@@ -75,9 +75,11 @@ class Baseline(Resumable[State]):
     ) -> None:
         """Check the data, and begin a run from the model as it is.
 
-        It goes on with the history of the trainer that it comes ``after``: the iterations, the seconds and the best
-        score are those of both, with its weights where they are kept. Patience begins anew.
+        It goes on with the history of the trainer of the same model that it comes ``after``: the iterations, the
+        seconds and the best score are those of both, with its weights where they are kept. Patience begins anew.
         """
+        if after is not None and after.model is not self.model:
+            raise ValueError("after is a trainer of another model; its history cannot go on with this one")
         self.network = Network(self.model)
         state = self._begin(*self._check_data(X, y, sample_weight, validation_data))
         if after is not None:
@@ -128,8 +130,10 @@ class Baseline(Resumable[State]):
 
     def _divergence(self, state: State) -> DivergenceError:
         state.history.stop_reason = "diverged"
+        others = any(record.optimizer != self.optimizer for record in state.history)  # of a trainer before this one
+        unit = "iteration" if others else self.unit
         return DivergenceError(
-            f"{self.unit} {state.iteration + 1} is not finite; the model holds the weights of {self.unit} "
+            f"{unit} {state.iteration + 1} is not finite; the model holds the weights of {unit} "
             f"{state.iteration} (the best ones with restore_best). {self.remedy}",
             state.history,
         )

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ipdlam.environment import peak_memory
+from ipdlam.stages import counted
 from ipdlam.storage import readable
 
 if TYPE_CHECKING:
@@ -42,7 +43,22 @@ def scored(record: Record) -> str:
 
 def heading(job: Job) -> str:
     """What is trained on what."""
-    return f"{job.config.method} on {job.problem.heading}"
+    return f"{job.methods} on {job.problem.heading}"
+
+
+def stage_line(job: Job) -> str:
+    """What the second stage does."""
+    optimizer = job.optimizer
+    assert optimizer is not None
+    return (
+        f"{job.stage} after iteration {job.handover}: {job.config.second_epochs} epochs, rate "
+        f"{optimizer.learning_rate:g}, batches of {optimizer.batch_size}"
+    )
+
+
+def gap(record: Record, gaps: tuple[float, ...]) -> str:
+    """The sum over the layers, or a dash for an optimizer, which has no gaps."""
+    return f"{sum(gaps):.3g}" if record.optimizer is None else "-"
 
 
 def checkpoint_line(job: Job) -> str | None:
@@ -80,6 +96,8 @@ class Quiet:
 
     def begin(self, job: Job, history: History) -> None: ...
 
+    def stage(self, job: Job) -> None: ...
+
     def record(self, record: Record) -> None: ...
 
     def note(self, text: str) -> None: ...
@@ -108,6 +126,11 @@ class Json(Quiet):
         config = job.config.to_dict()
         self.write("begin", run=str(job.folder.path), config=config, done=len(history), checkpoint_bytes=size)
 
+    def stage(self, job: Job) -> None:
+        assert job.optimizer is not None
+        settings = job.optimizer.settings_dict()
+        self.write("stage", after=job.handover, epochs=job.config.second_epochs, settings=settings)
+
     def record(self, record: Record) -> None:
         self.write("iteration", **record.to_dict(), peak_memory=peak_memory())
 
@@ -128,21 +151,31 @@ class Lines(Quiet):
         super().__init__()
         self.console = PipeConsole(highlight=False, soft_wrap=True) if console is None else console
         self.total = 0
+        self.prefix = ""  # the stage, where there are two
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)
         self.unheard = getattr(self.console, "unheard", False)
 
     def begin(self, job: Job, history: History) -> None:
-        self.total = job.config.iterations
-        for line in (heading(job), f"run folder: {job.folder.path}", checkpoint_line(job)):
+        self.name_stage(job)
+        stage = None if job.handover is None else stage_line(job)
+        for line in (heading(job), f"run folder: {job.folder.path}", checkpoint_line(job), stage):
             if line is not None:
                 self.say(line)
 
+    def name_stage(self, job: Job) -> None:
+        self.total = job.total
+        self.prefix = "" if job.config.then is None else f"{job.stage} "
+
+    def stage(self, job: Job) -> None:
+        self.name_stage(job)
+        self.note(stage_line(job))
+
     def record(self, record: Record) -> None:
         self.say(
-            f"{record.iteration:>{len(str(self.total))}}/{self.total}  Phi {record.objective:.4g}"
-            f"  gaps {sum(record.linear_gap):.3g} {sum(record.activation_gap):.3g}"
+            f"{self.prefix}{record.iteration:>{len(str(self.total))}}/{self.total}  Phi {record.objective:.4g}"
+            f"  gaps {gap(record, record.linear_gap)} {gap(record, record.activation_gap)}"
             f"  train {score(record.train_accuracy, record.train_loss)}"
             f"  validation {score(record.validation_accuracy, record.validation_loss)}"
             f"  {record.seconds:.1f} s  peak {readable(peak_memory())}"
@@ -159,7 +192,7 @@ class Lines(Quiet):
             kept = "the best iterate was kept" if job.config.restore_best else "the last iterate was kept"
             if best is not None:
                 self.say(f"best on the {where}: {scored(best)} at iteration {best.iteration}; {kept}")
-            self.say(f"{len(history)} iterations, {last.seconds:.1f} s of training, ended by: {history.stop_reason}")
+            self.say(f"{counted(history)}, {last.seconds:.1f} s of training, ended by: {history.stop_reason}")
         for label, path in (("model", folder.model), ("curves", folder.curves)):
             if path.is_file():
                 self.say(f"{label + ':':8}{path}")
@@ -171,7 +204,7 @@ class Screen(Lines):
     def __init__(self, console: Console | None = None) -> None:
         super().__init__(console)
         self.progress = Progress(
-            TextColumn("iteration"),
+            TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -201,10 +234,21 @@ class Screen(Lines):
         super().begin(job, history)
         if job.problem.split.validation is not None:
             self.validated = "test" if job.problem.split.scored_on == "test set" else "held out"
-        self.task = self.progress.add_task("", total=job.config.iterations, completed=len(history))
+        self.add_bar(job, len(history))
         for record in history:
             self.keep_best(record)
         self.live.start()
+
+    def add_bar(self, job: Job, done: int) -> None:
+        """A bar for the present stage, which counts from its own beginning."""
+        self.before = job.handover or 0
+        name = "iteration" if job.config.then is None else job.stage
+        self.task = self.progress.add_task(name, total=job.total - self.before, completed=done - self.before)
+
+    def stage(self, job: Job) -> None:
+        self.progress.stop_task(self.task)  # its time stands still
+        self.add_bar(job, job.handover or 0)
+        super().stage(job)
 
     def keep_best(self, record: Record) -> None:
         if record.score is not None and (self.best is None or record.score > (self.best.score or 0.0)):
@@ -212,14 +256,14 @@ class Screen(Lines):
 
     def record(self, record: Record) -> None:
         self.keep_best(record)
-        self.progress.update(self.task, completed=record.iteration)
+        self.progress.update(self.task, completed=record.iteration - self.before)
         best = "-" if self.best is None else f"{scored(self.best)} at {self.best.iteration}"
         cells = [
             ("Phi", f"{record.objective:.4g}"),
-            ("linear gap", f"{sum(record.linear_gap):.3g}"),
+            ("linear gap", gap(record, record.linear_gap)),
             ("training", score(record.train_accuracy, record.train_loss)),
-            ("penalty", f"{record.penalty:.3g}"),
-            ("activation gap", f"{sum(record.activation_gap):.3g}"),
+            ("penalty", f"{record.penalty:.3g}" if record.optimizer is None else "-"),
+            ("activation gap", gap(record, record.activation_gap)),
             (self.validated, score(record.validation_accuracy, record.validation_loss)),
             ("peak memory", readable(peak_memory())),
             ("training time", f"{record.seconds:.1f} s"),

@@ -24,6 +24,7 @@ COMPLETIONS: dict[str, tuple[str, ...]] = {
     "regularizer": known.REGULARIZERS,
     "order": known.ORDERS,
     "checkpoint": known.CHECKPOINTS,
+    "then": tuple(known.LEARNING_RATES),
 }
 
 

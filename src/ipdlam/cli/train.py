@@ -80,6 +80,8 @@ def train(
 
       ipdlam train measurements.csv --label species --loss cross_entropy
 
+      ipdlam train mnist --iterations 5 --then adam --then-epochs 10
+
       ipdlam train --resume runs/mnist
 
     Ctrl-C finishes the iteration, writes a checkpoint and stops; --resume goes on from there, bit for bit.

@@ -1,0 +1,72 @@
+"""The command line in this process, and what it leaves, for the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import sys
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from ipdlam.cli import main
+from ipdlam.history import Record
+
+
+def fake_curves(histories, path, title=None):
+    """Drawing takes longer than the training of these tests."""
+    assert histories
+    Path(path).write_bytes(b"a picture")
+    return Path(path)
+
+
+def ipdlam_run(*arguments, code=0, pictures=False):
+    """Run the command in this process; what it wrote to its two streams."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.ExitStack() as stack:
+        if not pictures:
+            stack.enter_context(mock.patch("ipdlam.jobs.curves", fake_curves))
+            stack.enter_context(mock.patch("ipdlam.plots.curves", fake_curves))
+        stack.enter_context(mock.patch.object(sys, "argv", ["ipdlam", *map(str, arguments)]))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("default")  # as outside of pytest: what is not expected shows in the output
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        caught = stack.enter_context(pytest.raises(SystemExit))
+        main()
+    found = caught.value.code or 0
+    assert found == code, (found, out.getvalue(), err.getvalue())
+    return out.getvalue(), err.getvalue()
+
+
+def refused(*arguments, code=2):
+    """The one line that says why."""
+    err = ipdlam_run(*arguments, code=code)[1]
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    return err
+
+
+def records(run):
+    return [Record.from_dict(json.loads(line)) for line in (run / "history.jsonl").read_text().splitlines()]
+
+
+def without_seconds(run):
+    return [dataclasses.replace(record, seconds=0.0) for record in records(run)]
+
+
+def summary(run):
+    return json.loads((run / "summary.json").read_text())
+
+
+def same_model(one, other):
+    return (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
