@@ -1,7 +1,7 @@
-"""The tables of the README, made from ``results/*.json``: no figure there is typed by hand.
+"""The tables of README.md and docs/reproduction.md, made from ``results/*.json``: no figure there is typed by hand.
 
-python benchmarks/tables.py            # writes them into README.md
-python benchmarks/tables.py --check    # fails where README.md and the results differ
+python benchmarks/tables.py            # writes them
+python benchmarks/tables.py --check    # fails where the pages and the results differ
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+
+from ipdlam.experiments.base import FAILS, HOLDS, PARTLY
+from ipdlam.experiments.report import load_contents, verdict_markdown
 
 ROOT = Path(__file__).parent.parent
 
@@ -99,18 +103,78 @@ def demo_table(result: dict) -> list[str]:
     return [*lines, "", about]
 
 
-TABLES = {"demo": demo_table, "iteration": iteration_table, "ridge": ridge_table}
+def stored(name: str) -> dict:
+    """A result of a benchmark."""
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def numbers_table() -> list[str]:
+    """What single runs reach, at the largest scale at which each was made."""
+    headings = ("data", "network", "method", "Phi", "training", "test", "best test", "at")
+    lines = [f"| {' | '.join(headings)} |", "|---|---|---|---:|---:|---:|---:|---:|"]
+    shown = set()
+    for content in load_contents(ROOT / "results"):
+        if content.experiment.name not in ("table1", "fig1", "fig3", "decay") or content.scale != "paper":
+            continue
+        for row in content.data["means"]:
+            if row["run"] in shown:
+                continue
+            shown.add(row["run"])
+            accuracies = [
+                f"{100 * row[name]:.2f}" for name in ("train_accuracy", "test_accuracy", "best_test_accuracy")
+            ]
+            network = "-".join(str(width) for width in (784, *row["hidden"], 10))
+            cells = [
+                row["data"],
+                network,
+                method(row),
+                f"{row['objective']:.3g}",
+                *accuracies,
+                str(row["best_iteration"]),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def method(row: dict) -> str:
+    """A run in a few words."""
+    if row["method"] == "ipdlam":
+        return f"iPDLAM, inertia {row.get('inertia', 0.7)}, {row.get('variant', 'as in the paper')}"
+    rate = row.get("learning_rate")
+    return {"dlam": "DLAM", "sgd": "SGD"}.get(row["method"], row["method"].capitalize()) + (f", {rate}" if rate else "")
+
+
+def counts_table() -> list[str]:
+    """How the paper's claims fared, one line an experiment."""
+    lines = ["| experiment | scale | holds | holds partly | does not hold |", "|---|---|---:|---:|---:|"]
+    for content in load_contents(ROOT / "results"):
+        words = [claim["verdict"] for claim in content.claims]
+        counts = [str(words.count(verdict) or "") for verdict in (HOLDS, PARTLY, FAILS)]
+        if any(counts):
+            part = "" if content.part is None else f" ({content.part})"
+            lines.append(f"| {content.experiment.title} | {content.scale}{part} | {' | '.join(counts)} |")
+    return lines
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "demo": lambda: demo_table(stored("demo")),
+    "iteration": lambda: iteration_table(stored("iteration")),
+    "ridge": lambda: ridge_table(stored("ridge")),
+    "numbers": numbers_table,
+    "counts": counts_table,
+    "verdicts": lambda: verdict_markdown(load_contents(ROOT / "results")).rstrip("\n").split("\n"),
+}
+PAGES = ("README.md", "docs/reproduction.md")
 
 
 def with_tables(text: str) -> str:
     """The text with everything between its table markers made anew."""
-    for name, make in TABLES.items():
-        result = json.loads((ROOT / "results" / f"{name}.json").read_text())
-        table = "\n".join(make(result))
+    for name in re.findall(r"<!-- table (\w+) -->", text):
+        table = "\n".join(TABLES[name]())
         marked = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end of table {name} -->)", re.DOTALL)
         text, count = marked.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
         if count != 1:
-            raise SystemExit(f"README.md must hold the markers of the table {name} exactly once")
+            raise SystemExit(f"a page must hold the markers of the table {name} once, and close them")
     return text
 
 
@@ -118,12 +182,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    if not options.check:
-        readme.write_text(with_tables(text))
-    elif text != with_tables(text):
-        raise SystemExit("README.md does not show what results/*.json hold; run python benchmarks/tables.py")
+    for page in PAGES:
+        path = ROOT / page
+        text = path.read_text()
+        if not options.check:
+            path.write_text(with_tables(text))
+        elif text != with_tables(text):
+            raise SystemExit(f"{page} does not show what results/*.json hold; run python benchmarks/tables.py")
 
 
 if __name__ == "__main__":

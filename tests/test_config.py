@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipdlam import baselines, config, initialisation, orders, prox
+from ipdlam import baselines, comparison, config, initialisation, orders, prox
 from ipdlam.cli import options
 from ipdlam.config import ConfigError, TrainConfig, convert, read_toml
 from ipdlam.datasets import NAMES, tables
@@ -359,7 +359,8 @@ def test_the_help_of_compare_names_every_method():
     from ipdlam.cli.compare import compare
 
     declared = inspect.signature(compare).parameters["methods"].annotation.__metadata__[0]
-    assert declared.help.split(", ") == [*config.METHODS, *baselines.OPTIMIZERS]
+    assert declared.help.split(", ") == list(comparison.KNOWN)
+    assert set(comparison.KNOWN) == {*config.METHODS, "bcd", "dladmm", *baselines.OPTIMIZERS}
 
 
 def test_the_defaults_are_those_of_the_trainer():

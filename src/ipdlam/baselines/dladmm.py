@@ -8,6 +8,8 @@ It seeks a stationary point of
 whose constraint is carried by a multiplier U and a penalty ``rho``. An iteration sweeps the layers backward (a, z, b,
 W) and forward (W, b, z, a), then moves U. Weights and activations take one step of a quadratic model each, whose
 curvature is doubled until the model lies above the function, at most ``DOUBLINGS`` times; no linear system is solved.
+(Its authors begin every search at a curvature of 1 and raise the penalty tenfold while the training loss goes up; here
+a search begins at half of the last curvature, and the penalty stays.)
 """
 
 from __future__ import annotations
@@ -141,8 +143,8 @@ class DLADMM(AlternatingBaseline):
 
     def _update_z(self, state: ADMMState, l: int) -> None:
         P = product(state.a[l - 1], state.W[l], state.b[l])
-        if l < len(self.network):  # with a proximal term of the same weight
-            state.z[l] = self.network.activation(l)._prox(state.a[l], 0.5 * (P + state.z[l]), 2.0)
+        if l < len(self.network):
+            state.z[l] = self.network.activation(l)._prox(state.a[l], P, 1.0)
         else:
             state.z[l] = self.loss._prox(self._targets(state), P - state.dual / self.penalty, self.penalty)
 

@@ -105,7 +105,7 @@ def compare(
     from ipdlam.comparison import ENDLESS, Terms, check_methods, mean_row, row, run_method, title
     from ipdlam.environment import environment
     from ipdlam.plots import curves
-    from ipdlam.problem import Problem
+    from ipdlam.problem import Problem, default_batch_size
     from ipdlam.runs import is_taken, make_folder, new_path
     from ipdlam.storage import write_file
 
@@ -120,7 +120,7 @@ def compare(
     problem = Problem(config, progress=True)
     split = problem.split
     if rows_in_batch is None:
-        rows_in_batch = 512 if len(split.X) >= 10000 else 64
+        rows_in_batch = default_batch_size(len(split.X))
     terms = Terms(rates, rows_in_batch, budget)
     iterations = ENDLESS if budget is not None and "iterations" not in settings else config.iterations
 
