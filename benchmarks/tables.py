@@ -12,8 +12,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ipdlam.experiments.base import FAILS, HOLDS, PARTLY
+from ipdlam.comparison import title
+from ipdlam.experiments.base import FAILS, HOLDS, PARTLY, Column
 from ipdlam.experiments.report import load_contents, verdict_markdown
+from ipdlam.experiments.tables import Table, cell, markdown
 
 ROOT = Path(__file__).parent.parent
 
@@ -99,7 +101,7 @@ def demo_table(result: dict) -> list[str]:
         )
     network = "-".join(str(width) for width in result["network"])
     about = f"{result['config']['data']}, {result['samples']} training images, {network}, one seed; Adam in batches of "
-    about += f"{result['batch_size']} at {result['learning_rate']:g}. {origin(result)}"
+    about += f"{result['batch_size']} at {result['learning_rates']['adam']:g}. {origin(result)}"
     return [*lines, "", about]
 
 
@@ -108,32 +110,28 @@ def stored(name: str) -> dict:
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
+NUMBERS = (
+    Column("data", "data"),
+    Column("method", "title"),
+    Column("Phi", "objective", "number"),
+    Column("training", "train_accuracy", "percent"),
+    Column("test", "test_accuracy", "percent"),
+    Column("best test", "best_test_accuracy", "percent"),
+    Column("at", "best_iteration", "count"),
+    Column("iterations", "iterations", "count"),
+)
+
+
 def numbers_table() -> list[str]:
-    """What single runs reach, at the largest scale at which each was made."""
-    headings = ("data", "network", "method", "Phi", "training", "test", "best test", "at")
-    lines = [f"| {' | '.join(headings)} |", "|---|---|---|---:|---:|---:|---:|---:|"]
-    shown = set()
+    """What the runs at the size of the paper reach."""
+    rows: dict[str, dict] = {}
     for content in load_contents(ROOT / "results"):
-        if content.experiment.name not in ("table1", "fig1", "fig3", "decay") or content.scale != "paper":
-            continue
-        for row in content.data["means"]:
-            if row["run"] in shown:
-                continue
-            shown.add(row["run"])
-            accuracies = [
-                f"{100 * row[name]:.2f}" for name in ("train_accuracy", "test_accuracy", "best_test_accuracy")
-            ]
-            network = "-".join(str(width) for width in (784, *row["hidden"], 10))
-            cells = [
-                row["data"],
-                network,
-                method(row),
-                f"{row['objective']:.3g}",
-                *accuracies,
-                str(row["best_iteration"]),
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        if content.scale == "paper" and content.experiment.name in ("table1", "fig1", "fig3", "decay"):
+            for row in content.data["means"]:
+                rows.setdefault(row["run"], {}).update(row)
+    cells = tuple(tuple(cell(column, {**row, "title": method(row)}) for column in NUMBERS) for row in rows.values())
+    headings, numeric = zip(*((column.heading, column.kind != "text") for column in NUMBERS), strict=True)
+    return markdown(Table(headings, cells, numeric)).rstrip("\n").split("\n")
 
 
 def method(row: dict) -> str:
@@ -141,7 +139,7 @@ def method(row: dict) -> str:
     if row["method"] == "ipdlam":
         return f"iPDLAM, inertia {row.get('inertia', 0.7)}, {row.get('variant', 'as in the paper')}"
     rate = row.get("learning_rate")
-    return {"dlam": "DLAM", "sgd": "SGD"}.get(row["method"], row["method"].capitalize()) + (f", {rate}" if rate else "")
+    return title(row["method"]) + (f", rate {rate}" if rate else "")
 
 
 def counts_table() -> list[str]:

@@ -16,7 +16,8 @@ from ipdlam import DLAM, IPDLAM, CheckpointError
 from ipdlam import checkpoint as checkpoints
 from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
 from ipdlam.callbacks import Checkpoints
-from ipdlam.prox import Huber
+from ipdlam.models import mlp
+from ipdlam.prox import ACTIVATIONS, Huber
 from problems import make_data, make_model
 
 WIDTHS = [5, 8, 7, 3]
@@ -87,6 +88,23 @@ def test_alternating_baselines_go_on_too(tmp_path, kind, iterations, dtype):
     second = kind.load(tmp_path / "c", network(seed=3, dtype=dtype), X, Y, **data)
     assert second.settings_dict() == whole.settings_dict()
     second.continue_fit(iterations=8 - iterations)
+    assert_same_runs(whole, second)
+
+
+@pytest.mark.parametrize("kind", [BCD, DLADMM, DLAM])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_goes_on(tmp_path, kind, activation):
+    """The identity's a is z itself unless it is copied, and then one would be loaded over the other."""
+
+    def deep(seed=0):
+        return mlp((5, 6, 6, 3), activation, "he", seed, torch.float32, "cpu")
+
+    whole, first = kind(deep()), kind(deep())
+    whole.fit(X, Y, iterations=5)
+    first.fit(X, Y, iterations=3)
+    first.save(tmp_path / "c")
+    second = kind.load(tmp_path / "c", deep(seed=3), X, Y)
+    second.continue_fit(iterations=2)
     assert_same_runs(whole, second)
 
 

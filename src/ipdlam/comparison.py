@@ -27,13 +27,9 @@ ENDLESS = 10**9  # iterations, where the clock ends a run
 class Terms:
     """What the methods are given besides the problem."""
 
-    learning_rates: Mapping[str, float]  # by optimizer; "" is for those that have none of their own
+    learning_rates: Mapping[str, float]  # by optimizer
     batch_size: int  # of the optimizers
     seconds: float | None = None  # of training, for each run
-
-    def learning_rate(self, method: str) -> float:
-        """The optimizer's own rate, or that of all."""
-        return self.learning_rates.get(method, self.learning_rates.get("", 0.001))
 
 
 def check_methods(methods: Sequence[str]) -> None:
@@ -67,7 +63,7 @@ def run_method(
                     split.X, split.y, iterations=iterations, **common
                 )
                 return history
-            rate, batch = terms.learning_rate(method), terms.batch_size
+            rate, batch = terms.learning_rates[method], terms.batch_size
             optimizer = BackPropagation(
                 model, method, loss=config.loss, learning_rate=rate, batch_size=batch, seed=seed
             )
@@ -115,9 +111,9 @@ def mean_row(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {**rows[0], "seeds": len(rows)}
     found["stop_reason"] = ", ".join(dict.fromkeys(str(each["stop_reason"]) for each in rows))
     found["ranges"] = {}
-    for name, first in rows[0].items():
-        values = [each[name] for each in rows]
-        if isinstance(first, (int, float)) and all(value is not None for value in values):
+    for name in rows[0]:
+        values = [each[name] for each in rows if isinstance(each[name], (int, float))]
+        if values:
             found[name] = sum(values) / len(values)
             found["ranges"][name] = [min(values), max(values)]
     return found

@@ -32,7 +32,7 @@ INITIALISATIONS = ("he", "paper", "torch")
 DTYPES = ("float32", "float64")
 TASKS = ("auto", "classification", "regression")
 CHECKPOINTS = ("exact", "light", "none")
-# The optimizers of a second stage, each with the rate that suits it: they measure their steps in units of their own.
+# The optimizers, each with the rate that suits it: they measure their steps in units of their own.
 LEARNING_RATES = {
     "sgd": 0.05,
     "adagrad": 0.01,
@@ -43,7 +43,7 @@ LEARNING_RATES = {
     "adamax": 0.001,
 }
 THEN_EPOCHS = 50
-LARGEST_RATE = 1e30
+LARGEST_RATE = 1e30  # some way below the largest float32: optimizers divide it by numbers such as 1 - beta
 
 DATA, NETWORK, METHOD, RUN, OUTPUT = "Data", "Network", "Method", "Run", "Output"
 # What an earlier run may go on with otherwise; that its data are the same is seen from the data themselves.

@@ -94,7 +94,7 @@ class DLADMM(AlternatingBaseline):
         for l in self.network.numbers:
             z[l] = product(a[l - 1], W[l], b[l])
             if l < len(self.network):
-                a[l] = self.network.activation(l).value(z[l])
+                a[l] = self.network.activation(l).value(z[l]).clone()  # the identity gives z itself
         dual = torch.zeros_like(z[len(self.network)])
         return ADMMState(samples, validation, (W, b), dict(W), dict(b), z, a, dual, {})
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ipdlam.baselines.protocol import Baseline, State
 from ipdlam.checks import check_integer, check_number
+from ipdlam.config import LARGEST_RATE
 from ipdlam.history import History
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
 from ipdlam.loop import Callback, Stopping
@@ -21,7 +22,6 @@ from ipdlam.objective import Objective
 from ipdlam.prox import Loss
 
 LARGEST_SEED = 2**64 - 1
-LARGEST_RATE = 1e30  # some way below the largest float32: the optimizers divide it by numbers such as 1 - beta
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,

@@ -14,7 +14,7 @@ import typer
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.cli.options import with_settings
-from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings, convert
+from ipdlam.config import LARGEST_RATE, LEARNING_RATES, ConfigError, TrainConfig, blamed_on_settings, convert
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,13 +66,15 @@ def compare(
         typer.Option(metavar="X", help="of training for every run; --iterations is then no bound unless it is given"),
     ] = None,
     learning_rate: Annotated[
-        str, typer.Option(metavar="X", help="of the optimizers: one for all, or such as adam=0.001,sgd=0.05")
-    ] = "0.001",
-    batch_size: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            metavar="N", help="of the optimizers [default: 512, or 64 below 10000 samples]".replace("[", "\\[")
+            metavar="X",
+            help="of the optimizers: one for all, or such as adam=0.001,sgd=0.05 \\[default: what suits each]",
         ),
+    ] = None,
+    batch_size: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="N", help="of the optimizers \\[default: 512, or 64 below 10000 samples]"),
     ] = None,
 ) -> None:
     """Train the same network from the same weights by several methods, and show them side by side.
@@ -114,6 +116,7 @@ def compare(
     for name in rates:
         if name and name not in names:
             raise ConfigError(f"learning_rate names {name!r}, which is not among the methods {', '.join(names)}")
+    rates = {name: rates.get(name, rates.get("", own)) for name, own in LEARNING_RATES.items() if name in names}
     folder = new_path(config, f"compare-{Path(config.data).name}")
     if is_taken(folder):
         raise ConfigError(f"output {folder} exists already; choose another --output")
@@ -129,11 +132,10 @@ def compare(
     console = Console(highlight=False, soft_wrap=True, markup=False)
     console.print(problem.heading)
     told = f"{count} seeds from {config.seed}" if count > 1 else f"seed {config.seed}"
-    rate_text = ", ".join(f"{name} {rate:g}".strip() for name, rate in rates.items())
-    console.print(
-        f"{config.initialisation} initialisation, {told}, {config.loss} loss; optimizers: rate {rate_text}, batches of "
-        f"{rows_in_batch}" + ("" if budget is None else f"; {budget:g} s of training each")
-    )
+    told += f", {config.loss} loss" + ("" if budget is None else f", {budget:g} s of training each")
+    if rates:
+        told += f"; rates {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}, batches of {rows_in_batch}"
+    console.print(f"{config.initialisation} initialisation, {told}")
     histories: dict[tuple[str, int], History] = {}
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
     with warnings.catch_warnings(), bars as progress:
@@ -158,7 +160,7 @@ def compare(
         "command": f"ipdlam {shlex.join(sys.argv[1:])}",
         "environment": environment(),
         "config": config.to_dict(),
-        "learning_rates": {name or "all": rate for name, rate in rates.items()},
+        "learning_rates": rates,
         "batch_size": rows_in_batch,
         "seeds": count,
         "seconds": budget,
@@ -203,15 +205,15 @@ def as_table(rows: Sequence[Mapping[str, Any]], split: Split) -> Table:
     return table
 
 
-def learning_rates(text: str) -> dict[str, float]:
+def learning_rates(text: str | None) -> dict[str, float]:
     """``0.001`` for all, or ``adam=0.001,sgd=0.05``; the empty name is for all others."""
     found: dict[str, float] = {}
-    for part in text.split(","):
+    for part in [] if text is None else text.split(","):
         name, _, value = part.rpartition("=")
         if name.strip() in found:
             raise ConfigError(f"learning_rate has two values for {name.strip() or 'all optimizers'}, got {text!r}")
         rate = convert("learning_rate", value.strip(), "float")
-        found[name.strip()] = check_number("learning_rate", rate, low=0.0, strict=True)
+        found[name.strip()] = check_number("learning_rate", rate, 0.0, LARGEST_RATE, strict=True)
     return found
 
 
@@ -219,14 +221,16 @@ def cells(line: Mapping[str, Any]) -> list[str]:
     """A row of the table as text; losses stand in for accuracies where there are no classes."""
     from ipdlam.cli.display import percent, score
 
-    def spread(name: str, unit: float = 100.0) -> str:
-        low, high = line.get("ranges", {}).get(name, (0.0, 0.0))
-        return f" ±{unit * (high - low) / 2:.2f}" if "ranges" in line else ""
+    def spread(accuracy: str, loss: str) -> str:
+        """Half the distance from the lowest to the highest of what is shown, where there are seeds."""
+        name, unit, form = (loss, 1.0, ".2g") if line[accuracy] is None else (accuracy, 100.0, ".2f")
+        low, high = line.get("ranges", {}).get(name, (None, None))
+        return "" if low is None else f" ±{unit * (high - low) / 2:{form}}"
 
     scores = [
-        score(line["train_accuracy"], line["train_loss"]) + spread("train_accuracy"),
-        score(line["accuracy"], line["loss"]) + spread("accuracy"),
+        score(line["train_accuracy"], line["train_loss"]) + spread("train_accuracy", "train_loss"),
+        score(line["accuracy"], line["loss"]) + spread("accuracy", "loss"),
     ]
-    best = "" if line["best_accuracy"] is None else percent(line["best_accuracy"]) + spread("best_accuracy")
+    best = "" if line["best_accuracy"] is None else percent(line["best_accuracy"]) + spread("best_accuracy", "loss")
     scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:>2.0f}".strip())
     return [line["method"], f"{line['iterations']:.0f}", f"{line['seconds']:.2f}", *scores, f"{line['objective']:.3g}"]

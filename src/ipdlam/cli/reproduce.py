@@ -9,8 +9,6 @@ import typer
 
 from ipdlam.config import ConfigError
 
-SCALES = ("smoke", "small", "paper")
-
 
 def reproduce(
     names: Annotated[
@@ -32,7 +30,7 @@ def reproduce(
     """Make tables and figures of the paper again, and hold its claims against them.
 
     Runs are kept in FOLDER/runs by a checksum of their settings and are not made twice; a run that was stopped goes on
-    where it was. Rows and pictures are of all runs there are, so that a part of a long experiment is a result too.
+    where it was. Rows and pictures are of all runs of these seeds that there are: a part is a result, too.
 
     Examples:
 
@@ -42,16 +40,16 @@ def reproduce(
 
       ipdlam reproduce all --scale small --output results
     """
-    if scale not in SCALES:
-        raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ipdlam.experiments import EXPERIMENTS
+    from ipdlam.experiments.base import SCALES
     from ipdlam.experiments.make import make
     from ipdlam.experiments.runner import Store
 
+    if scale not in SCALES:
+        raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     chosen = list(EXPERIMENTS) if "all" in names else ["order" if name == "fig4" else name for name in names]
     for name in chosen:
         if name not in EXPERIMENTS:
@@ -68,7 +66,11 @@ def reproduce(
             task = progress.add_task(name)
 
             def watch(spec, place, count, task=task, name=name, progress=progress):  # type: ignore[no-untyped-def]
-                progress.reset(task, total=spec.iterations, description=f"{name} {place}/{count}: {spec.label}")
+                progress.reset(
+                    task,
+                    total=spec.iterations + (spec.then.iterations if spec.then else 0),
+                    description=f"{name} {place}/{count}: {spec.label}",
+                )
                 return lambda record: progress.update(task, completed=record.iteration)
 
             content = make(experiment, scale, seeds, store, output, watch, only)

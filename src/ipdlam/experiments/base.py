@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SCALES = ("smoke", "small", "paper")
-START = 0.1  # rho_0, the penalty at which runs begin
+START = 0.1  # rho_0 of the library, at which Phi is compared
 
 Value = float | int | str | None
 
@@ -45,11 +45,14 @@ class RunSpec:
     def label(self) -> str:
         """The run in a few words."""
         given = ", ".join(f"{name} {value}" for name, value in self.settings)
-        return f"{self.method} on {self.data}" + (f" ({given})" if given else "")
+        then = "" if self.then is None else f", then {self.then.method}"
+        return f"{self.method} on {self.data}" + (f" ({given})" if given else "") + then
 
     def changed(self, **fields: Any) -> RunSpec:
-        """The same run but for some fields; ``settings`` are added to those there are."""
+        """The same run but for some fields; ``settings`` are added to those there are. A second method has its seed."""
         more = dict(fields.pop("settings", ()))
+        if "seed" in fields and self.then is not None:
+            fields["then"] = self.then.changed(seed=fields["seed"])
         return dataclasses.replace(self, settings=tuple({**dict(self.settings), **more}.items()), **fields)
 
     def without(self, *names: str) -> RunSpec:
@@ -189,13 +192,15 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
 
 def gaps(result: RunResult, iteration: int | None = None) -> float | None:
     """The squared gaps between the layers, linear and activation, after an iteration (the last one)."""
+    if not result.columns["iteration"]:  # it diverged at once
+        return None
     place = -1 if iteration is None else iteration - 1
     linear, activation = (result.columns[name][place] for name in ("linear_gap", "activation_gap"))
     return None if linear is None or activation is None else linear + activation
 
 
 def at_penalty(result: RunResult, penalty: float) -> float | None:
-    """Phi of the last iterate if the penalty were this one: weights hardly depend on it, Phi does."""
+    """Loss and gaps of the last iterate as Phi would weigh them at this penalty: weights hardly depend on it."""
     loss, between = result.last("loss"), gaps(result)
     return None if result.diverged or loss is None or between is None else loss + 0.5 * penalty * between
 
@@ -212,12 +217,22 @@ OUTCOME = (
 """What every table ends with."""
 
 
-def by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each data set."""
-    found: dict[str, list[Row]] = {}
+def by(key: str, rows: Sequence[Row]) -> dict[Any, list[Row]]:
+    """The rows that have the same value there."""
+    found: dict[Any, list[Row]] = {}
     for row in rows:
-        found.setdefault(row["data"], []).append(row)
+        found.setdefault(row[key], []).append(row)
     return found
+
+
+def higher(ours: float | None, theirs: float | None) -> bool:
+    """Whether ours is larger; what diverged before it was measured is behind everything."""
+    return ours is not None and (theirs is None or ours > theirs)
+
+
+def lower(ours: float | None, theirs: float | None) -> bool:
+    """Whether ours is smaller."""
+    return ours is not None and (theirs is None or ours < theirs)
 
 
 def percent(value: float | None) -> str:
@@ -228,6 +243,19 @@ def percent(value: float | None) -> str:
 def number(value: float | None) -> str:
     """A number in words."""
     return "not given" if value is None else f"{value:.3g}"
+
+
+def at_best(row: Row) -> str:
+    """The best test accuracy of a run and where it was."""
+    if row["best_iteration"] is None:
+        return "never measured"
+    return f"{percent(row['best_test_accuracy'])} at iteration {row['best_iteration']:.0f}"
+
+
+def titled(variants: Sequence[tuple[str, tuple[tuple[str, Any], ...]]], spec: RunSpec) -> str:
+    """The title of the variant of iPDLAM at 0.7 that a run is."""
+    given = tuple(item for item in spec.settings if item[0] not in ("inertia", "proximity"))
+    return next(title for title, settings in variants if settings == given)
 
 
 def three_panels(specs: Sequence[RunSpec], name: Callable[[RunSpec], str]) -> list[Panel]:

@@ -99,7 +99,8 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
 
 def claims(table: Sequence[Row]) -> list[Claim]:
     """Whether iPDLAM is ahead of the better optimizer in the deepest networks."""
-    deepest = max(row["depth"] for row in table)
+    scale = next(scale for scale, width in WIDTH.items() if width == table[0]["hidden"][0])
+    deepest = max(DEPTHS[scale])
     best = {
         (row["method"], row["activation"], row["initialisation"]): row["best_test_accuracy"] or 0.0
         for row in table
@@ -109,11 +110,12 @@ def claims(table: Sequence[Row]) -> list[Claim]:
     for initialisation in INITIALISATIONS:
         ahead, words = [], []
         for activation in ACTIVATIONS:
-            scores = {method: best.get((method, activation, initialisation)) for method in METHODS}
-            if any(score is None for score in scores.values()):
+            cases = ((method, (method, activation, initialisation)) for method in METHODS)
+            scores = {method: best[case] for method, case in cases if case in best}
+            if len(scores) < len(METHODS):
                 continue
-            rival = max(("sgd", "adam"), key=lambda name: scores[name] or 0.0)
-            ahead.append((scores["ipdlam"] or 0.0) - CLEAR > (scores[rival] or 0.0))
+            rival = max(("sgd", "adam"), key=scores.__getitem__)
+            ahead.append(scores["ipdlam"] - CLEAR > scores[rival])
             words.append(
                 f"{activation}: iPDLAM {percent(scores['ipdlam'])}, DLAM {percent(scores['dlam'])}, {rival} "
                 f"{percent(scores[rival])}"

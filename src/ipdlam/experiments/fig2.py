@@ -53,9 +53,8 @@ def claims(table: Sequence[Row]) -> list[Claim]:
         Claim(
             "The algorithm is insensitive to delta",
             "very similar for 0.1, 0.2, 0.3, 0.4 and 1",
-            f"of {len(table)} proximities the best test accuracies lie {100.0 * spread:.1f} points apart, the last "
-            "ones "
-            f"{100.0 * spread_at_end:.1f}",
+            f"of {len(table)} proximities the best test accuracies lie {100.0 * spread:.1f} points apart, "
+            f"the last ones {100.0 * spread_at_end:.1f}",
             judged([spread <= CLOSE, spread_at_end <= CLOSE] if len(table) > 1 else []),
         )
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from ipdlam.storage import write_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DASHES = ("-", "--", ":", "-.")
 NAMES = {
     "objective": "objective Φ",
     "train_accuracy": "training accuracy",
@@ -30,25 +30,12 @@ NAMES = {
     "seconds": "seconds of training (s)",
 }
 MEASURED = (
-    *(
-        "objective",
-        "train_accuracy",
-        "test_accuracy",
-        "best_test_accuracy",
-        "best_iteration",
-        "seconds",
-        "decay",
-        "misfit",
-    ),
-    *(
-        "objective_at_start",
-        "objective_at_best",
-        "gaps",
-        "gaps_at_best",
-        "early_test_accuracy",
-        "accuracy_at_equal_seconds",
-    ),
-)
+    "objective", "objective_at_start", "objective_at_best", "gaps", "gaps_at_best", "misfit",
+    "train_accuracy", "test_accuracy", "best_test_accuracy", "early_test_accuracy", "decay", "gain",
+    "gain_in_equal_time", "best_iteration", "iterations", "passes", "seconds",
+)  # fmt: skip
+"""What is averaged over the seeds."""
+RANGED = ("accuracy", "gain", "decay")  # names that hold one of these have their range, too
 
 
 def make(
@@ -74,8 +61,7 @@ def make(
     results = stored(declared, store)
     content: dict[str, Any] = {
         "experiment": experiment.name,
-        "command": f"ipdlam reproduce {experiment.name} --scale {scale} --seeds {seeds}"
-        + ("" if only is None else f" --only {shlex.quote(only)}"),
+        "command": f"ipdlam reproduce {experiment.name} --scale {scale} --seeds {seeds}",
         "scale": scale,
         "seeds": seeds,
         "environment": environment(),
@@ -132,8 +118,8 @@ def averaged(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in MEASURED:
         values = [row[name] for row in group if row.get(name) is not None]
         if name in found and values:
-            found[name] = sum(values) / len(values)
-            if len(group) > 1 and "accuracy" in name:
+            found[name] = sum(values) / len(values) if len(group) > 1 else values[0]
+            if len(group) > 1 and any(word in name for word in RANGED):
                 found[f"{name}_range"] = [min(values), max(values)]
     return found
 
@@ -154,7 +140,7 @@ def check(experiment: Experiment, content: Mapping[str, Any], store: Store) -> N
 
 
 def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
-    """The panels in rows of three or four, one legend a row of panels."""
+    """The panels in rows of two to four, and one legend: a name has one look in all panels."""
     with house_style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -164,12 +150,14 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
         figure = Figure(figsize=(12.0, 3.6 * count + 0.6), layout="constrained")
         FigureCanvasAgg(figure)
         grid = figure.subplots(count, columns, squeeze=False)
+        names, handles = list(dict.fromkeys(name for panel in panels for name in panel.lines)), {}
         for place, panel in enumerate(panels):
             axes = grid[place // columns][place % columns]
-            for number, name in enumerate(panel.lines):
-                points = panel.points(name, results)
-                colour, dashes = PALETTE[number % len(PALETTE)], ("-", "--", ":", "-.")[number // len(PALETTE) % 4]
-                axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, label=name)
+            for name in panel.lines:
+                number = names.index(name)
+                colour, dashes = PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
+                x, y = zip(*panel.points(name, results), strict=True) if panel.points(name, results) else ((), ())
+                (handles[name],) = axes.plot(x, y, color=colour, linestyle=dashes, label=name)
             axes.set_title(panel.title, fontsize=10.0)
             axes.set_xlabel(NAMES[panel.against] if panel.across is None else panel.across.__name__)
             axes.set_ylabel(NAMES[panel.column] + (f" ({panel.unit})" if panel.unit else ""))
@@ -177,7 +165,6 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
                 axes.set_yscale("log")
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
+        figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=min(6, len(names)))
         figure.suptitle(title, fontweight="bold")
     return figure

@@ -17,9 +17,11 @@ from ipdlam.experiments.base import (
     Row,
     RunSpec,
     accuracy_row,
+    at_best,
     number,
     percent,
     three_panels,
+    titled,
 )
 from ipdlam.experiments.setup import datasets, ipdlam
 from ipdlam.experiments.table1 import printed
@@ -41,17 +43,11 @@ def runs(scale: str) -> list[RunSpec]:
     return [base.changed(settings=settings) for _, settings in VARIANTS]
 
 
-def name(spec: RunSpec) -> str:
-    """A line of the figure."""
-    given = tuple(item for item in spec.settings if item[0] not in ("inertia", "proximity"))
-    return next(title for title, settings in VARIANTS if settings == given)
-
-
 def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
     """One for every penalty, with how far its end is from the paper's."""
     found = []
     for spec in specs:
-        row = accuracy_row(spec, results[spec.key], variant=name(spec))
+        row = accuracy_row(spec, results[spec.key], variant=titled(VARIANTS, spec))
         row["misfit"] = misfit(row)
         found.append(row)
     return found
@@ -70,7 +66,7 @@ def misfit(row: Row) -> float | None:
 
 def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     """Phi, training and test accuracy by iteration."""
-    return three_panels(specs, name)
+    return three_panels(specs, lambda spec: titled(VARIANTS, spec))
 
 
 def claims(table: Sequence[Row]) -> list[Claim]:
@@ -90,7 +86,7 @@ def claims(table: Sequence[Row]) -> list[Claim]:
                 OPEN,
             )
         )
-    sound = [row for row in table if not row["diverged"]]
+    sound = [row for row in table if row["best_test_accuracy"] is not None]
     if len(sound) > 1:
         serves = max(sound, key=lambda row: row["best_test_accuracy"])
         others = (f"{row['variant']}: {percent(row['best_test_accuracy'])}" for row in sound if row is not serves)
@@ -98,8 +94,7 @@ def claims(table: Sequence[Row]) -> list[Claim]:
             Claim(
                 "rho_0, rho_max: which choice reaches the best test accuracy",
                 "",
-                f"{serves['variant']}: {percent(serves['best_test_accuracy'])} at iteration "
-                f"{serves['best_iteration']:.0f}; {', '.join(others)}",
+                f"{serves['variant']}: {at_best(serves)}; {', '.join(others)}",
                 OPEN,
             )
         )

@@ -116,66 +116,62 @@ def config_of(spec: RunSpec) -> TrainConfig:
 
 
 def execute(spec: RunSpec, work: Path, callback: Callback) -> tuple[History, int]:
-    """Make a run; a second method goes on from the weights of the first, and their histories are joined.
+    """Make a run, and how often an iteration of its first method visits the data.
 
-    What was stopped goes on from its checkpoints: the first method in ``work``, the second in ``work/then``.
+    A second method goes on from the weights and with the history of the first. What was stopped goes on from its
+    checkpoints: the first method in ``work``, the second in ``work/then``.
     """
     problem = problem_of(config_of(spec))
-    seeded = dataclasses.replace(problem.config, seed=spec.seed)
-    model = problem.make_model(seeded)
-    history, passes = train(spec, problem, model, work, callback)
-    if spec.then is not None and history.stop_reason == "iterations":  # not if it diverged or was interrupted
-        second, _ = train(spec.then, problem, model, work / "then", callback)
-        history = joined(history, second)
-    return history, passes
+    model = problem.make_model(dataclasses.replace(problem.config, seed=spec.seed))
+    first = make_trainer(spec, spec.seed, model)
+    passes = passes_of(first, problem)
+    if spec.then is None:
+        return advance(begun(first, problem, work), spec.iterations, spec, work, callback), passes
+    second = make_trainer(spec.then, spec.seed, model)
+    if not series(work / "then"):
+        first = begun(first, problem, work)
+        history = advance(first, spec.iterations, spec, work, callback)
+        if history.stop_reason != "iterations":  # it diverged or was interrupted
+            return history, passes
+        if not in_series(work, len(history)).exists():  # the second method never waits for the first again
+            Checkpoints(first, work, keep=1).save(len(history))
+    second = begun(second, problem, work / "then", after=first)
+    total = spec.iterations + spec.then.iterations
+    return advance(second, total, spec.then, work / "then", callback), passes
 
 
-def joined(first: History, second: History) -> History:
-    """Two histories as one: iterations and seconds of the second go on from the first."""
-    done, spent = len(first), first[-1].seconds if first else 0.0
-    later = (dataclasses.replace(r, iteration=r.iteration + done, seconds=r.seconds + spent) for r in second)
-    return History([*first, *later], second.stop_reason)
-
-
-def train(spec: RunSpec, problem: Problem, model: nn.Sequential, work: Path, callback: Callback) -> tuple[History, int]:
-    """One method on the problem, from its newest checkpoint or from the model as it is, and its passes an iteration.
-
-    A run that diverges ends there, and says so.
-    """
-    callbacks = [callback]
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="inertia .* is 1 or more")  # that is what the table is about
-            trainer = begun(spec, problem, model, work)
-        if spec.iterations > CHECKPOINT_EVERY:
-            callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
-        history = trainer.go_on(Stopping(spec.iterations, evaluate_every=spec.evaluate_every), callbacks)
-    except DivergenceError as error:
-        return error.history, 1
-    if spec.then is not None and history.stop_reason == "iterations" and not in_series(work, len(history)).exists():
-        Checkpoints(trainer, work, keep=1).save(len(history))  # the second method never waits for the first again
-    return history, passes_of(trainer, problem)
-
-
-def begun(spec: RunSpec, problem: Problem, model: nn.Sequential, work: Path) -> Resumable[Any]:
-    """The method of a specification, at its newest checkpoint or at its start."""
-    trainer, split = make_trainer(spec, model), problem.split
+def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) -> Resumable[Any]:
+    """The trainer at its newest checkpoint, or at its start."""
+    split = problem.split
     if series(work):
-        return type(trainer).load(work, model, split.X, split.y, validation_data=split.validation)
-    trainer.start(split.X, split.y, validation_data=split.validation)
+        return type(trainer).load(work, trainer.model, split.X, split.y, validation_data=split.validation)
+    trainer.start(split.X, split.y, validation_data=split.validation, **more)
     return trainer
 
 
-def make_trainer(spec: RunSpec, model: nn.Sequential) -> Resumable[Any]:
-    """The method of a specification with its settings."""
+def advance(trainer: Resumable[Any], iterations: int, spec: RunSpec, work: Path, callback: Callback) -> History:
+    """Go on to so many iterations in all; a run that diverges ends there, and says so."""
+    callbacks = [callback]
+    if spec.iterations > CHECKPOINT_EVERY:
+        callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
+    try:
+        return trainer.go_on(Stopping(iterations, evaluate_every=spec.evaluate_every), callbacks)
+    except DivergenceError as error:
+        return error.history
+
+
+def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Resumable[Any]:
+    """The method of a specification with its settings; the seed of an optimizer is that of its order of the samples."""
     settings: dict[str, Any] = {"loss": spec.loss, **dict(spec.settings)}
     if spec.method in OPTIMIZERS:
-        return BackPropagation(model, spec.method, seed=spec.seed, **settings)
+        return BackPropagation(model, spec.method, seed=seed, **settings)
     if spec.method in ("bcd", "dladmm"):
         return BCD(model, **settings) if spec.method == "bcd" else DLADMM(model, **settings)
     strength = settings.pop("ridge", None)
     regularizer = None if strength is None else Ridge(strength)
-    return (DLAM if spec.method == "dlam" else IPDLAM)(model, regularizer=regularizer, **settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="inertia .* is 1 or more")  # that is what Table 1 is about
+        return (DLAM if spec.method == "dlam" else IPDLAM)(model, regularizer=regularizer, **settings)
 
 
 def passes_of(trainer: Resumable[Any], problem: Problem) -> int:
