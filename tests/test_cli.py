@@ -823,6 +823,7 @@ def test_what_cannot_be_resumed(digits, table, tmp_path):
         (["compare", "digits", "--learning-rate", "-1"], "learning_rate must be a finite number > 0"),
         (["compare", "digits", "--learning-rate", "fast"], "learning_rate must be a number"),
         (["compare", "digits", "--batch-size", "0"], "batch_size must be an integer >= 1"),
+        (["compare", "digits", "--learning-rate", "1e31"], "learning_rate must be a finite number > 0 and <= 1e+30"),
         (["compare", "digits", "--seeds", "0"], "seeds must be an integer >= 1"),
         (["compare", "digits", "--seeds", "few"], "seeds must be a whole number"),
         (["compare", "digits", "--seconds", "0"], "seconds must be a finite number > 0"),
@@ -1085,7 +1086,7 @@ def test_compare_several_seeds_of_every_kind_of_method(table, tmp_path):
     out = ipdlam_run("compare", table, *SMALL, "--methods", methods, "--learning-rate", "0.01,sgd=0.1", *options)[0]
     assert "means of 2 seeds" in out
     content = json.loads((tmp_path / "c" / "comparison.json").read_text())
-    assert content["learning_rates"] == {"all": 0.01, "sgd": 0.1}
+    assert content["learning_rates"] == {"sgd": 0.1, "adam": 0.01}
     assert list(content["histories"]) == [f"{name}, seed {seed}" for seed in (3, 4) for name in methods.split(",")]
     assert [row["method"] for row in content["rows"]] == ["iPDLAM", "BCD", "dlADMM", "Adam", "SGD"]
     for name, row in zip(methods.split(","), content["rows"], strict=True):
@@ -1119,10 +1120,14 @@ def test_a_comparison_in_equal_time(table, tmp_path):
 
 def test_compare_real_targets_without_validation(tmp_path):
     np.savez(tmp_path / "d.npz", X=POINTS, y=POINTS[:, 0])
-    options = ("--methods", "ipdlam,sgd", "--validation", "none", "--output", tmp_path / "c")
+    options = ("--methods", "ipdlam,sgd,adadelta", "--validation", "none", "--seeds", "2", "--output", tmp_path / "c")
     out = ipdlam_run("compare", tmp_path / "d.npz", *SMALL, *options)[0]
-    assert out.count("loss ") >= 4
+    assert out.count("loss ") >= 6
     assert "%" not in out
+    assert "rates sgd 0.05, adadelta 1," in out  # each its own, where none is given
+    row = json.loads((tmp_path / "c" / "comparison.json").read_text())["rows"][1]
+    low, high = row["ranges"]["train_loss"]
+    assert f"loss {row['train_loss']:.4g} ±{(high - low) / 2:.2g}" in out
 
 
 def test_compare_says_what_diverged_and_what_was_not_trained(table, tmp_path):

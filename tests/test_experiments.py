@@ -394,11 +394,14 @@ def test_phi_at_another_penalty_is_what_the_library_would_say(store):
 
 def test_the_verdicts_of_figure_1_follow_the_rows():
     base = row(method="dlam", inertia=0.0, best_iteration=9)
-    better = row(inertia=0.5, objective=0.5, train_accuracy=0.95, test_accuracy=0.95, best_test_accuracy=0.96)
-    assert words("fig1", base, better) == ["holds"] * 5
-    assert words("fig1", base, {**better, "objective": 3.0}) == ["does not hold", *["holds"] * 4]
-    assert words("fig1", base, better, row(inertia=0.2, best_iteration=9)) == ["holds partly"] * 5
-    assert words("fig1", base, better, {**better, "inertia": 0.7, "diverged": True}) == ["holds partly"] * 5
+    good = row(objective=0.5, train_accuracy=0.95, test_accuracy=0.95, best_test_accuracy=0.96)
+    better = [{**good, "inertia": inertia} for inertia in (0.2, 0.5, 0.7)]
+    assert words("fig1", base, *better) == ["holds"] * 5
+    larger = [{**each, "objective": 3.0} for each in better]
+    assert words("fig1", base, *larger) == ["does not hold", *["holds"] * 4]
+    assert words("fig1", base, *better[1:], row(inertia=0.2, best_iteration=9)) == ["holds partly"] * 5
+    assert words("fig1", base, *better[:2], {**better[2], "diverged": True}) == ["holds partly"] * 5
+    assert words("fig1", base, better[2]) == ["holds partly"] * 5  # the others were not made
 
 
 def test_the_verdicts_of_table_1_follow_the_rows():

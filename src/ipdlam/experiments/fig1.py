@@ -70,6 +70,7 @@ def claims(table: Sequence[Row]) -> list[Claim]:
         others = [row for row in mine if row["method"] != "dlam"]
         if base is None or not others:
             continue
+        unknown = [False] * (len(INERTIAS) - len(others))  # what was not made is not shown
         for claim, key, show, better in CLAIMS:
             words = (f"{row['inertia']}: {'diverged' if row['diverged'] else show(row[key])}" for row in others)
             found.append(
@@ -77,7 +78,7 @@ def claims(table: Sequence[Row]) -> list[Claim]:
                     f"{data}: than DLAM, iPDLAM has {claim}",
                     "so for inertia 0.2, 0.5 and 0.7",
                     f"DLAM {show(base[key])}; inertia {', '.join(words)}",
-                    judged([not row["diverged"] and better(row[key], base[key]) for row in others]),
+                    judged([*(not row["diverged"] and better(row[key], base[key]) for row in others), *unknown]),
                 )
             )
     return found
