@@ -91,6 +91,7 @@ LAYERS = [
     "ipdlam.experiments.page",
     "ipdlam.experiments.report",
     "ipdlam.cli.options",
+    "ipdlam.cli.signals",
     "ipdlam.cli.display",
     "ipdlam.cli.train",
     "ipdlam.cli.inspect",

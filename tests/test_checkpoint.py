@@ -150,7 +150,6 @@ def saved(tmp_path):
         (lambda X, Y, W, V: (X, Y.roll(1), W, V), "training y was"),
         (lambda X, Y, W, V: (X[:-1], Y[:-1], W, V), "training X was"),
         (lambda X, Y, W, V: (X, Y, WEIGHT, V), "training sample_weight was None"),
-        (lambda X, Y, W, V: (X, Y, W, None), "validation was"),
         (lambda X, Y, W, V: (X, Y, W, (V[0], V[1].roll(1))), "validation y was"),
     ],
 )

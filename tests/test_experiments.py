@@ -123,6 +123,34 @@ def test_a_run_that_was_tampered_with_is_noticed(made, tmp_path):
         path.write_bytes(kept)
 
 
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"spec": {}}', '{"spec": {}, "columns": {}, "stop_reason": null, "passes": 1}', "1"]
+)
+def test_what_is_no_result_is_refused(store, content):
+    store.folder.mkdir()
+    store.path(TINY).write_text(content)
+    with pytest.raises(CheckpointError, match=r"is damaged.*remove that file"):
+        store.make(TINY, lambda record: None)
+
+
+def test_two_processes_make_a_run_once(tmp_path):
+    """The second waits for the first and takes its result."""
+    code = (
+        "import sys, pathlib\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "from test_experiments import *\n"
+        "runner.CHECKPOINT_EVERY = 2\n"
+        "folder, seen = pathlib.Path(sys.argv[1]), []\n"
+        "Store(folder / 'runs', folder / 'unfinished').make(TINY.changed(iterations=60), seen.append)\n"
+        "print(len(seen))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], answers
+    assert sorted(int(out) for out, _ in answers) == [0, 60]
+
+
 def test_a_run_is_made_once(store, monkeypatch):
     first = store.make(TINY, lambda record: None)
     monkeypatch.setattr(runner, "execute", None)
@@ -155,7 +183,7 @@ def test_an_interrupted_run_goes_on_where_it_was(store, monkeypatch):
         store.make(spec, interrupt)
     assert store.read(spec) is None
     result = store.make(spec, lambda record: seen.append(record.iteration))
-    assert seen == [1, 2, 3, 4, 5, 5, 6, 7]
+    assert seen == [1, 2, 3, 4, 5, 6, 7]  # nothing is done twice
     assert result.columns["objective"] == undisturbed.columns["objective"]
     assert not (store.work / spec.key).exists()
 
@@ -187,9 +215,9 @@ def test_every_method_goes_on_where_it_was(store, monkeypatch, method):
     undisturbed, seen = made_elsewhere(store, spec), []
     with pytest.raises(KeyboardInterrupt):
         store.make(spec, stop_at(5, seen))
-    assert [path.name for path in (store.work / spec.key).iterdir()] == ["iteration-00000004"]
+    assert [path.name for path in (store.work / spec.key).iterdir()] == ["iteration-00000005"]
     result = store.make(spec, lambda record: seen.append(record.iteration))
-    assert seen == [1, 2, 3, 4, 5, 5, 6, 7]
+    assert seen == [1, 2, 3, 4, 5, 6, 7]  # nothing is done twice
     assert without_time(result) == without_time(undisturbed)
     assert result.passes == undisturbed.passes
     assert result.columns["seconds"] == sorted(result.columns["seconds"])
@@ -205,9 +233,8 @@ def test_a_second_method_goes_on_without_the_first_again(store, monkeypatch, sto
     with pytest.raises(KeyboardInterrupt):
         store.make(spec, stop_at(stopped, seen))
     assert store.read(spec) is None
-    kept = {2: 0, 4: 3, 9: 8}[stopped]
     result = store.make(spec, lambda record: seen.append(record.iteration))
-    assert seen == [*range(1, stopped + 1), *range(kept + 1, 11)]
+    assert seen == list(range(1, 11))  # nothing is done twice
     assert without_time(result) == without_time(undisturbed)
     assert result.columns["iteration"] == list(range(1, 11))
     assert result.columns["seconds"] == sorted(result.columns["seconds"])

@@ -108,6 +108,19 @@ def test_every_activation_goes_on(tmp_path, kind, activation):
     assert_same_runs(whole, second)
 
 
+@pytest.mark.parametrize("kind", [IPDLAM, BCD, BackPropagation])
+def test_validation_data_belong_to_the_run(tmp_path, kind):
+    trainer = kind(network())
+    trainer.start(X, Y, validation_data=VALIDATION)
+    trainer.save(tmp_path / "with")
+    with pytest.raises(CheckpointError, match="was saved with validation data; load it with validation_data"):
+        kind.load(tmp_path / "with", network(), X, Y)
+    trainer.start(X, Y)
+    trainer.save(tmp_path / "without")
+    with pytest.raises(CheckpointError, match="was saved without validation data; load it without"):
+        kind.load(tmp_path / "without", network(), X, Y, validation_data=VALIDATION)
+
+
 def test_another_process_goes_on(tmp_path):
     code = (
         "import sys, torch\n"
@@ -265,7 +278,6 @@ def load(path, model=None):
         ({"X": X + 1e-6}, "training X was"),
         ({"y": Y.roll(1)}, "training y was"),
         ({"sample_weight": torch.ones(60)}, "training sample_weight was None"),
-        ({"validation_data": None}, "validation was"),
         ({"validation_data": (VALIDATION[0], VALIDATION[1].roll(1))}, "validation y was"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -102,6 +102,7 @@ def row(method: str, history: History) -> dict[str, Any]:
         "best_iteration": None if best is None else best.iteration,
         "train_loss": last.train_loss,
         "loss": last.validation_loss if scored else last.train_loss,
+        "best_loss": None if best is None else best.validation_loss if scored else best.train_loss,
         "stop_reason": history.stop_reason,
     }
 

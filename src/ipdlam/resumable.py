@@ -175,7 +175,11 @@ class Resumable(ABC, Generic[C]):
                 "call fit"
             )
         run = trainer._allocate(*trainer._check_data(X, y, sample_weight, validation_data))
-        refuse_differences(checkpoint, differences(data, run.fingerprints(), "the sha256 of"))
+        given = run.fingerprints()
+        if (data.get("validation") is None) != (given.get("validation") is None):
+            had = "with" if given.get("validation") is None else "without"
+            raise CheckpointError(f"{checkpoint.path} was saved {had} validation data; load it {had} validation_data")
+        refuse_differences(checkpoint, differences(data, given, "the sha256 of"))
         with checkpoint.understood():
             run.restore(counters, network)
         checkpoint.copy_into(run.tensors())

@@ -14,15 +14,7 @@ from typing import IO, Any
 from ipdlam.config import ConfigError, TrainConfig, read_toml
 from ipdlam.errors import CheckpointError
 from ipdlam.history import History, Record
-from ipdlam.storage import explained, write_file
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system: nothing holds the folder
-    fcntl = None  # type: ignore[assignment]
-
-
-LOCK = ".lock"
+from ipdlam.storage import LOCK, exclusive, explained, write_file
 
 
 @dataclass(frozen=True)
@@ -76,15 +68,11 @@ class RunFolder:
         """
         make_folder(self.path)
         try:
-            lock = (self.path / LOCK).open("w")
+            lock = exclusive(self.path / LOCK)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process is training in {self.path}; choose another --output") from error
         except OSError as error:
             raise ConfigError(f"output {self.path} cannot be written to: {error.strerror or error}") from error
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock.close()
-                raise ConfigError(f"another process is training in {self.path}; choose another --output") from error
         if new and is_taken(self.path):
             lock.close()
             raise ConfigError(f"output {self.path} exists already; choose another --output")

@@ -8,9 +8,16 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from ipdlam.errors import CheckpointError
 
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: nothing is held
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
 TEMPORARY = ".unfinished-"
 REPLACED = ".replaced-"
 
@@ -112,3 +119,18 @@ def recover(path: Path) -> None:
 def readable(size: int) -> str:
     """A number of bytes for people."""
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+
+
+def exclusive(path: Path, *, wait: bool = False) -> IO[str]:
+    """Hold a file for this process as long as what is returned stays open.
+
+    While another process holds it, wait, or raise ``BlockingIOError``. A process that dies holds nothing.
+    """
+    lock = path.open("w")
+    if fcntl is not None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            lock.close()
+            raise
+    return lock

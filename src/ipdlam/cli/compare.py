@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ipdlam.history import History
     from ipdlam.problem import Split
 
+WIDTH = 120  # of the table
 SETTINGS = (
     "data",
     "data_dir",
@@ -130,6 +131,7 @@ def compare(
     make_folder(folder)
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.width = max(console.width, WIDTH)  # lines may wrap, but numbers are not cut off
     console.print(problem.heading)
     told = f"{count} seeds from {config.seed}" if count > 1 else f"seed {config.seed}"
     told += f", {config.loss} loss" + ("" if budget is None else f", {budget:g} s of training each")
@@ -198,10 +200,11 @@ def as_table(rows: Sequence[Mapping[str, Any]], split: Split) -> Table:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     where = "held out" if split.scored_on == "held-out samples" else "test" if split.validation else "training"
-    for column in ("method", "iterations", "seconds", "training", where, f"best {where}", "Phi"):
+    scores = ("training", where) if split.validation else ("training",)
+    for column in ("method", "iterations", "seconds", *scores, f"best {where}", "Phi"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for line in rows:
-        table.add_row(*cells(line))
+        table.add_row(*cells(line, scored=split.validation is not None))
     return table
 
 
@@ -217,9 +220,9 @@ def learning_rates(text: str | None) -> dict[str, float]:
     return found
 
 
-def cells(line: Mapping[str, Any]) -> list[str]:
+def cells(line: Mapping[str, Any], *, scored: bool) -> list[str]:
     """A row of the table as text; losses stand in for accuracies where there are no classes."""
-    from ipdlam.cli.display import percent, score
+    from ipdlam.cli.display import score
 
     def spread(accuracy: str, loss: str) -> str:
         """Half the distance from the lowest to the highest of what is shown, where there are seeds."""
@@ -229,8 +232,8 @@ def cells(line: Mapping[str, Any]) -> list[str]:
 
     scores = [
         score(line["train_accuracy"], line["train_loss"]) + spread("train_accuracy", "train_loss"),
-        score(line["accuracy"], line["loss"]) + spread("accuracy", "loss"),
+        *([score(line["accuracy"], line["loss"]) + spread("accuracy", "loss")] if scored else []),
     ]
-    best = "" if line["best_accuracy"] is None else percent(line["best_accuracy"]) + spread("best_accuracy", "loss")
-    scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:>2.0f}".strip())
+    best = score(line["best_accuracy"], line["best_loss"]) + spread("best_accuracy", "best_loss")
+    scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:>2.0f}")
     return [line["method"], f"{line['iterations']:.0f}", f"{line['seconds']:.2f}", *scores, f"{line['objective']:.3g}"]

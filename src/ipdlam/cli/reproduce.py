@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from ipdlam.cli.signals import StopSignals
 from ipdlam.config import ConfigError
 
 
@@ -20,10 +23,13 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(metavar="NAME", help="smoke: digits, seconds; small: width 300; paper: width 1500")
     ] = "smoke",
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="how many seeds")] = 1,
+    seeds: Annotated[
+        Optional[int],  # noqa: UP045 (typer evaluates it)
+        typer.Option(metavar="N", min=1, help="how many seeds \\[default: as many as the last time, or 1]"),
+    ] = None,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="where rows, pictures and runs go")] = Path("results"),
     only: Annotated[
-        Optional[str],  # noqa: UP045 (typer evaluates it)
+        Optional[str],  # noqa: UP045
         typer.Option(metavar="TEXT", help="make only the runs whose label holds these words, such as 'inertia 0.7'"),
     ] = None,
 ) -> None:
@@ -54,6 +60,8 @@ def reproduce(
     for name in chosen:
         if name not in EXPERIMENTS:
             raise ConfigError(f"unknown experiment {name!r}; known are {', '.join(EXPERIMENTS)}, fig4 and all")
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"output {output} is a file; choose a folder")
     console = Console(highlight=False, soft_wrap=True)
     store = Store(output / "runs", output / "unfinished")
     bars = Progress(
@@ -62,21 +70,38 @@ def reproduce(
     bars.disable = not console.is_terminal
     for name in chosen:
         experiment = EXPERIMENTS[name]
-        with bars as progress:
+        with bars as progress, StopSignals(console.print) as stop:
             task = progress.add_task(name)
 
-            def watch(spec, place, count, task=task, name=name, progress=progress):  # type: ignore[no-untyped-def]
+            def watch(spec, place, count, task=task, name=name, progress=progress, stop=stop):  # type: ignore[no-untyped-def]
                 progress.reset(
                     task,
                     total=spec.iterations + (spec.then.iterations if spec.then else 0),
                     description=f"{name} {place}/{count}: {spec.label}",
                 )
-                return lambda record: progress.update(task, completed=record.iteration)
 
-            content = make(experiment, scale, seeds, store, output, watch, only)
+                def seen(record):  # type: ignore[no-untyped-def]
+                    progress.update(task, completed=record.iteration)
+                    stop(record)
+
+                return seen
+
+            try:
+                count = seeds or seeds_before(output, name, scale)
+                content = make(experiment, scale, count, store, output, watch, only)
+            except KeyboardInterrupt:
+                console.print(f"stopped in {name}; the same command goes on from there")
+                raise
         made = f" ({content['runs']} of {content['runs_declared']} runs)"
         console.print(content["title"] + (made if content["runs"] < content["runs_declared"] else ""), style="bold")
         for claim in content["claims"]:
             console.print(f"  {claim['verdict']}: {claim['claim']}")
             console.print(f"    paper: {claim['paper'] or '-'}\n    ours:  {claim['ours']}")
         console.print(f"  {output / f'{name}-{scale}.json'}, {output / f'{name}-{scale}.png'}")
+
+
+def seeds_before(output: Path, name: str, scale: str) -> int:
+    """How many seeds an experiment was made with the last time: a result with three is not replaced by one with one."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return max(1, int(json.loads((output / f"{name}-{scale}.json").read_bytes())["seeds"]))
+    return 1

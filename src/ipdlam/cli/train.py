@@ -3,53 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import warnings
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
 from ipdlam.cli.options import with_settings
+from ipdlam.cli.signals import StopSignals
 from ipdlam.config import ConfigError, TrainConfig, read_toml
-from ipdlam.errors import DivergenceError, StopTraining
-
-if TYPE_CHECKING:
-    from ipdlam.cli.display import Quiet
-    from ipdlam.history import Record
-
-
-class StopSignals:
-    """Ends the run after the current iteration on SIGINT, SIGTERM or a closed pipe; a second Ctrl-C ends it at once."""
-
-    def __init__(self, display: Quiet) -> None:
-        self.display = display
-        self.received: signal.Signals | None = None
-        self.before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> StopSignals:
-        self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
-            if number == signal.SIGINT:
-                raise KeyboardInterrupt
-            return
-        self.received = signal.Signals(number)
-        self.display.note(f"{self.received.name}: finishing this iteration (Ctrl-C again stops at once)")
-
-    def __call__(self, record: Record) -> None:
-        """The callback after every iteration."""
-        if self.display.unheard and self.received is None:  # as SIGPIPE would, but with a checkpoint
-            self.received = signal.SIGPIPE
-        if self.received is not None:
-            raise StopTraining(self.received.name)
+from ipdlam.errors import DivergenceError
 
 
 @with_settings(item.name for item in dataclasses.fields(TrainConfig))
@@ -112,7 +75,7 @@ def train(
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *details, **more: display.warn(str(message))
         job = Job(resolved, folder, progress=not (quiet or as_json))
-        with StopSignals(display) as stop:
+        with StopSignals(display.note, lambda: display.unheard) as stop:
             try:
                 history = job.run(display, resume=resume is not None, stop=stop)
             except DivergenceError as error:

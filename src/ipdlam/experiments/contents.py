@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import struct
 from collections import Counter
@@ -72,7 +73,8 @@ def load_contents(folder: Path) -> list[Content]:
     paper, is left out as soon as anything was made at another.
     """
     if not folder.is_dir():
-        raise ConfigError(f"folder {folder} does not exist; make results first: {first_command(folder)}")
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ConfigError(f"folder {folder} {what}; make results first: {first_command(folder)}")
     for scales in (SHOWN_SCALES, (WARM_UP,)):
         keys = [(name, scale) for name in EXPERIMENTS for scale in scales]
         found = [key for key in keys if (folder / f"{'-'.join(key)}.json").is_file()]
@@ -109,7 +111,7 @@ def load(folder: Path, name: str, scale: str) -> Content:
             raise CheckpointError("none of its runs was made")
     except (CheckpointError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = str(error) if isinstance(error, CheckpointError) else f"damaged, {type(error).__name__}: {error}"
-        reason = reason.split("; make it again")[0]  # the remedy below knows the folder too
+        reason = re.split("(?:;|, then) make it again", reason)[0]  # the remedy below knows the folder too
         raise CheckpointError(f"{path} is refused: {reason}; make it again: {remedy}{elsewhere(folder)}") from error
     picture = path.with_suffix(".png")
     image = read_picture(picture, remedy + elsewhere(folder))

@@ -52,7 +52,7 @@ def make(
     With ``only`` no other runs are made than those whose label holds those words; the rows are those of all there are.
     """
     declared = all_runs(experiment, scale, seeds)
-    wanted = [spec for spec in declared if only is None or re.search(rf"\b{re.escape(only)}\b", spec.label)]
+    wanted = [spec for spec in declared if only is None or re.search(rf"(?<!\w){re.escape(only)}(?!\w)", spec.label)]
     if not wanted:
         labels = "; ".join(dict.fromkeys(spec.label for spec in declared))
         raise ConfigError(f"only {only!r} is in no label of {experiment.name}; they are: {labels}")

@@ -70,6 +70,9 @@ over the seeds of a mean.</dd>
 so that it is a little too kind to every method.</dd>
 <dt>seconds</dt>
 <dd>Of training only: the clock stops while accuracies are evaluated. They compare runs on one machine.</dd>
+<dt>gain, in equal time</dt>
+<dd>Points of best test accuracy over the optimizer alone, with as many passes over the data, and within the time of the
+quicker of the two.</dd>
 <dt>holds partly</dt>
 <dd>The claim says several things, of which some were found.</dd>
 <dt>not measured</dt>

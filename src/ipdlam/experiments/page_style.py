@@ -121,6 +121,8 @@ dd code {
 .glossary dt { font-weight: 600; }
 .glossary dd { margin: 0 0 .6rem; }
 
+.claims .scale { white-space: nowrap; }
+
 @media screen and (max-width: 47.99rem) {
   body { padding: 1.25rem .875rem 3rem; font-size: 1rem; }
   h1 { font-size: 1.5rem; }

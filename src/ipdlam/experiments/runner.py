@@ -8,6 +8,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,16 @@ from ipdlam.loop import Stopping
 from ipdlam.problem import Problem
 from ipdlam.prox import Ridge
 from ipdlam.resumable import Resumable
-from ipdlam.storage import write_file
+from ipdlam.storage import LOCK, exclusive, write_file
 from ipdlam.trainer import DLAM, IPDLAM
 
 CHECKPOINT_EVERY = 20
+GAPS = ("linear_gap", "activation_gap")
+COLUMNS = (
+    *("iteration", "objective", "loss", "seconds"),
+    *("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"),
+    *GAPS,
+)
 Callback = Callable[[Record], Any]
 
 
@@ -44,16 +51,23 @@ class Store:
         return self.folder / f"{spec.key}.json"
 
     def read(self, spec: RunSpec) -> RunResult | None:
-        """The result of a run that was made, or None; one whose content was changed is refused."""
+        """The result of a run that was made, or None; a damaged one, or one of another run, is refused."""
         try:
             content = json.loads(self.path(spec).read_bytes())
+            other = content["spec"] != spec.to_dict()
+            columns = {name: content["columns"][name] for name in COLUMNS}
+            found = RunResult(spec, columns, content["stop_reason"], content["passes"], content["environment"])
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise CheckpointError(f"{self.path(spec)} is damaged: {error}; remove it, and it is made again") from error
-        if content["spec"] != spec.to_dict():
-            raise CheckpointError(f"{self.path(spec)} holds another run than its name says; remove it")
-        return RunResult(spec, content["columns"], content["stop_reason"], content["passes"], content["environment"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.path(spec)} is damaged ({type(error).__name__}: {error}); remove that file, then make it again"
+            ) from error
+        if other:
+            raise CheckpointError(
+                f"{self.path(spec)} holds another run than its name says; remove that file, then make it again"
+            )
+        return found
 
     def write(self, result: RunResult) -> None:
         """Keep a result; columns are rounded to what float32 runs mean."""
@@ -69,15 +83,22 @@ class Store:
         write_file(self.path(result.spec), (lines + "\n").encode())
 
     def make(self, spec: RunSpec, callback: Callback) -> RunResult:
-        """The stored result of a run, or that of making it now."""
+        """The stored result of a run, or that of making it now.
+
+        Where another process is making it, its result is waited for. What is stopped leaves a checkpoint and raises
+        ``KeyboardInterrupt``.
+        """
         found = self.read(spec)
         if found is not None:
             return found
-        history, passes = execute(spec, self.work / spec.key, callback)
-        if history.stop_reason == "interrupted":
-            raise KeyboardInterrupt
-        self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
-        shutil.rmtree(self.work / spec.key, ignore_errors=True)
+        self.work.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.work / f"{spec.key}{LOCK}", wait=True):
+            if self.read(spec) is None:
+                history, passes = execute(spec, self.work / spec.key, callback)
+                if history.stop_reason not in ("iterations", "diverged"):
+                    raise KeyboardInterrupt
+                self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
+                shutil.rmtree(self.work / spec.key, ignore_errors=True)
         result = self.read(spec)
         assert result is not None
         return result
@@ -90,11 +111,8 @@ def rounded(value: float | None) -> float | None:
 
 def columns(history: History) -> dict[str, list[float | None]]:
     """The history by column, gaps summed over the layers."""
-    names = ("iteration", "objective", "loss", "seconds", "train_loss", "train_accuracy", "validation_loss")
-    found: dict[str, list[float | None]] = {name: history.column(name) for name in (*names, "validation_accuracy")}
-    for name in ("linear_gap", "activation_gap"):
-        found[name] = [sum(gaps) for gaps in history.column(name)]
-    return found
+    found = {name: history.column(name) for name in COLUMNS}
+    return {name: [sum(gaps) for gaps in values] if name in GAPS else values for name, values in found.items()}
 
 
 @functools.lru_cache(maxsize=2)
@@ -155,9 +173,13 @@ def advance(trainer: Resumable[Any], iterations: int, spec: RunSpec, work: Path,
     if spec.iterations > CHECKPOINT_EVERY:
         callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
     try:
-        return trainer.go_on(Stopping(iterations, evaluate_every=spec.evaluate_every), callbacks)
+        history = trainer.go_on(Stopping(iterations, evaluate_every=spec.evaluate_every), callbacks)
     except DivergenceError as error:
         return error.history
+    if history.stop_reason != "iterations" and history:
+        with suppress(RuntimeError):  # half an iteration cannot be saved; the checkpoint before it can be used
+            Checkpoints(trainer, work, keep=1).save(len(history))
+    return history
 
 
 def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Resumable[Any]:

@@ -98,7 +98,7 @@ def claims(table: Sequence[Row]) -> list[Claim]:
             Claim(
                 f"A first stage of iPDLAM pays before {row['optimizer']}",
                 "greatly reduces the total training time",
-                f"test accuracy {100.0 * row['gain']:+.2f} points at equal passes over the data, "
+                f"best test accuracy {100.0 * row['gain']:+.2f} points at equal passes over the data, "
                 f"{100.0 * row['gain_in_equal_time']:+.2f} in equal time"
                 + (f" (in the worst of {row['seeds']} seeds {worst})" if row["seeds"] > 1 else ""),
                 judged([low > CLEAR for low in lowest]),
