@@ -27,7 +27,7 @@ def test_a_part_is_said_to_be_one(tmp_path):
 
 
 def test_a_signal_leaves_a_checkpoint_and_the_same_command_goes_on(tmp_path):
-    steps = []
+    steps, handler = [], signal.getsignal(signal.SIGINT)
 
     def step(self, *, evaluate=True):
         record = real(self, evaluate=evaluate)
@@ -44,7 +44,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_goes_on(tmp_path):
         assert len(list((tmp_path / "runs").iterdir())) == 1
         ipdlam_run("reproduce", "order", "--output", tmp_path)
     assert steps == [*range(1, 9)] * 3  # nothing is done twice
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_a_result_with_more_seeds_is_not_replaced_by_one_with_fewer(tmp_path):
