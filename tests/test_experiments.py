@@ -321,6 +321,9 @@ def test_a_part_of_an_experiment_is_a_result(tmp_path, store):
     assert more["runs"] == 2
     assert more["claims"]
     check(EXPERIMENTS["fig1"], json.loads(json.dumps(more)), store)
+    check(
+        EXPERIMENTS["fig1"], json.loads(json.dumps(content)), store
+    )  # runs made since for another reason do not count
     with pytest.raises(ConfigError, match=r"only 'inertia 7' is in no label of fig1; they are: dlam on digits"):
         make(EXPERIMENTS["fig1"], "smoke", 1, store, tmp_path, ignore, only="inertia 7")
 

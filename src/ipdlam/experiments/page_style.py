@@ -121,7 +121,7 @@ dd code {
 .glossary dt { font-weight: 600; }
 .glossary dd { margin: 0 0 .6rem; }
 
-.claims .scale { white-space: nowrap; }
+.claims .scale { overflow-wrap: normal; }  /* a short word is not broken */
 
 @media screen and (max-width: 47.99rem) {
   body { padding: 1.25rem .875rem 3rem; font-size: 1rem; }
