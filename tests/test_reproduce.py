@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 import ipdlam
+from ipdlam.experiments import make
 from shell import ipdlam_run, refused
 
 
@@ -45,6 +46,19 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_goes_on(tmp_path):
         ipdlam_run("reproduce", "order", "--output", tmp_path)
     assert steps == [*range(1, 9)] * 3  # nothing is done twice
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_signal_while_nothing_is_trained_ends_it_too(tmp_path):
+    def interrupted(*details):
+        signal.raise_signal(signal.SIGINT)
+        return real(*details)
+
+    real = make.draw
+    with mock.patch.object(make, "draw", interrupted):
+        out = ipdlam_run("reproduce", "order", "fig2", "--output", tmp_path, code=130)[0]
+    assert "stopped in order" in out
+    assert (tmp_path / "order-smoke.png").exists()
+    assert not (tmp_path / "fig2-smoke.json").exists()
 
 
 def test_a_result_with_more_seeds_is_not_replaced_by_one_with_fewer(tmp_path):

@@ -89,6 +89,8 @@ def reproduce(
             try:
                 count = seeds or seeds_before(output, name, scale)
                 content = make(experiment, scale, count, store, output, watch, only)
+                if stop.received is not None:  # while nothing was trained: what there is has been written
+                    raise KeyboardInterrupt
             except KeyboardInterrupt:
                 console.print(f"stopped in {name}; the same command goes on from there")
                 raise

@@ -1,4 +1,4 @@
-"""Phi falls while the accuracy falls too: what stops the decay. The paper does not speak of it."""
+"""The gaps close while the accuracy falls: what stops the decay. The paper does not speak of it."""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
             for name in panel.lines:
                 number = names.index(name)
                 colour, dashes = PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
-                x, y = zip(*panel.points(name, results), strict=True) if panel.points(name, results) else ((), ())
+                points = panel.points(name, results)
+                x, y = zip(*points, strict=True) if points else ((), ())
                 (handles[name],) = axes.plot(x, y, color=colour, linestyle=dashes, label=name)
             axes.set_title(panel.title, fontsize=10.0)
             axes.set_xlabel(NAMES[panel.against] if panel.across is None else panel.across.__name__)

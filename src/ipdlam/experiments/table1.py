@@ -167,8 +167,8 @@ EXPERIMENT = Experiment(
     "Table 1: inertia from 0.1 to 1.2",
     "iPDLAM with alpha = beta = gamma from 0.1 to 1.2 and delta = 1. The two columns of test accuracies are "
     "interchanged in the paper (no network reaches 94 % on Fashion-MNIST and only 89 % on MNIST): both readings stand "
-    "beside ours. Phi depends on how large rho has grown and weights hardly do, so that Phi at the first rho stands "
-    "beside it; see the experiment on the penalty.",
+    "beside ours. Phi depends on how large rho has grown, so that Phi at the first rho stands beside it; see the "
+    "experiment on the penalty.",
     runs,
     rows,
     (
