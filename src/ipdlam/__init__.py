@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from ipdlam.history import History, Record
     from ipdlam.initialisation import initialise
+    from ipdlam.minibatch import MiniBatchIPDLAM
     from ipdlam.objective import Objective
     from ipdlam.trainer import DLAM, IPDLAM
 
@@ -40,6 +41,7 @@ HOMES = {
     "Objective": "ipdlam.objective",
     "DLAM": "ipdlam.trainer",
     "IPDLAM": "ipdlam.trainer",
+    "MiniBatchIPDLAM": "ipdlam.minibatch",
 }
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "DataError",
     "DivergenceError",
     "History",
+    "MiniBatchIPDLAM",
     "Objective",
     "Record",
     "SolveError",

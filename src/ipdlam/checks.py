@@ -38,6 +38,13 @@ def check_integer(name: str, value: int, low: int) -> int:
     return int(value)
 
 
+def check_seed(seed: int) -> int:
+    """``seed`` if torch takes it."""
+    if check_integer("seed", seed, 0) >= 2**64:
+        raise ValueError(f"seed must be below 2**64, got {seed!r}")
+    return int(seed)
+
+
 def fields_of(thing: Any) -> dict[str, Any]:
     """The fields of a dataclass, in plain types; nothing for what is none."""
     return dataclasses.asdict(thing) if dataclasses.is_dataclass(thing) and not isinstance(thing, type) else {}

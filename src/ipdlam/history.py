@@ -32,6 +32,11 @@ class Record:
     optimizer: str | None = None  # the one whose epoch it was, by back-propagation
 
     @property
+    def epoch(self) -> int:
+        """What ``iteration`` counts where training goes through mini-batches."""
+        return self.iteration
+
+    @property
     def score(self) -> float | None:
         """Higher is better.
 

@@ -44,6 +44,16 @@ class Samples:
         """Consecutive slices of at most ``chunk_size`` rows."""
         return [slice(start, min(start + chunk_size, len(self))) for start in range(0, len(self), chunk_size)]
 
+    def picked(self, which: Tensor) -> Samples:
+        """Some of the samples, by number or by mask."""
+        return Samples(self.X[which], self.y[which], None if self.weight is None else self.weight[which])
+
+    def counted(self) -> Samples:
+        """The samples without those of weight zero: a batch of nothing else would have no mean."""
+        if self.weight is None or bool((self.weight > 0).all()):
+            return self
+        return self.picked(self.weight > 0)
+
     def fingerprint(self) -> dict[str, str | None]:
         """The sha256 of every array, with its type and shape: what tells data that were changed."""
         arrays = {"X": self.X, "y": self.y, "sample_weight": self.weight}

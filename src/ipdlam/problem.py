@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.baselines import BackPropagation
+from ipdlam.batches import default_batch_size
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.datasets import Dataset, load
 from ipdlam.models import TrainedModel, mlp
@@ -71,11 +72,6 @@ def make_regularizer(config: TrainConfig) -> Regularizer | None:
         return kind()
     names = [field.name for field in dataclasses.fields(kind) if field.name != "relative"]  # type: ignore[arg-type]
     return kind(**dict.fromkeys(names, strength))
-
-
-def default_batch_size(samples: int) -> int:
-    """Samples to a step of an optimizer when the user does not say: enough steps to an epoch, where there are few."""
-    return 512 if samples >= 10000 else 64
 
 
 class Problem:

@@ -75,8 +75,8 @@ class Resumable(ABC, Generic[C]):
         """Check the data, and begin a run from the model as it is."""
 
     @abstractmethod
-    def step(self, *, evaluate: bool = True) -> Record:
-        """One iteration; ``evaluate`` runs the model on the data for the record's losses and accuracies."""
+    def _next(self, evaluate: bool) -> Record:
+        """What the loop calls: one iteration, or epoch, and its record."""
 
     @abstractmethod
     def settings_dict(self) -> dict[str, Any]:
@@ -95,9 +95,7 @@ class Resumable(ABC, Generic[C]):
         """Go on with the run from its last iterate until it has ``stopping.iterations`` records, or ends earlier."""
         run, checked = self._whole_run(), check_callbacks(callbacks)
         self.network.write(*run.last_weights())
-        return run_loop(
-            lambda evaluate: self.step(evaluate=evaluate), self.network, run.history, stopping, checked, run.progress
-        )
+        return run_loop(self._next, self.network, run.history, stopping, checked, run.progress)
 
     def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
         """Write a checkpoint, a folder, from which :meth:`load` continues as if nothing had happened.
@@ -164,7 +162,7 @@ class Resumable(ABC, Generic[C]):
             refuse_differences(checkpoint, differences(content["network"], network.to_dict(), "the model's"))
             settings, kind, data, counters = (content[name] for name in ("settings", "kind", "data", "run"))
             trainer = cls._from_settings(model, settings)
-        if X is None or y is None:
+        if X is None:
             W, b = network.read()
             checkpoint.copy_into(named("", W, b), only=True)
             network.write(W, b)
@@ -193,11 +191,13 @@ class Resumable(ABC, Generic[C]):
     def _check_data(
         self,
         X: ArrayLike,
-        y: ArrayLike,
+        y: ArrayLike | None,
         sample_weight: ArrayLike | None,
         validation_data: ValidationData | None,
     ) -> tuple[Samples, Samples | None]:
         """What to train and what to score on."""
+        if y is None:
+            raise ValueError("y is missing: give the targets of X")
         samples = check_samples(self.network, self.loss, X, y, sample_weight)
         if validation_data is None:
             return samples, None
@@ -241,12 +241,16 @@ class Resumable(ABC, Generic[C]):
             raise RuntimeError(f"the last {self.unit} did not end; call start(X, y) to go on from the model's weights")
         return run
 
+    def _scores(self, run: C) -> dict[str, Any]:
+        """The fields of a record that the true forward pass fills."""
+        return scores(self.model, self.loss, run.samples, run.validation, self.chunk_size)
+
     def _record(self, run: C, objective: Objective, evaluated: bool) -> Record:
         """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""
         found: dict[str, Any] = {}
         try:
             if evaluated:
-                found = scores(self.model, self.loss, run.samples, run.validation, self.chunk_size)
+                found = self._scores(run)
         finally:
             record = Record(
                 iteration=run.iteration, seconds=run.seconds, optimizer=self.optimizer, **objective.terms(), **found

@@ -136,6 +136,9 @@ class IPDLAM(CountsIterations[Run]):
         run.whole = True
         return self._record(run, objective, evaluate)
 
+    def _next(self, evaluate: bool) -> Record:
+        return self.step(evaluate=evaluate)
+
     def settings_dict(self) -> dict[str, Any]:
         return self.settings.to_dict()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ipdlam.baselines.protocol import Baseline, State
-from ipdlam.checks import check_integer, check_number
+from ipdlam.checks import check_integer, check_number, check_seed
 from ipdlam.config import LARGEST_RATE
 from ipdlam.history import History
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
@@ -20,8 +20,6 @@ from ipdlam.loop import Callback, Stopping
 from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.prox import Loss
-
-LARGEST_SEED = 2**64 - 1
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -147,9 +145,7 @@ class BackPropagation(Baseline):
         self.learning_rate = check_number("learning_rate", learning_rate, 0.0, LARGEST_RATE, strict=True)
         self.remedy = f"Use a learning_rate below {self.learning_rate:g}, or scale the inputs"
         self.batch_size = check_integer("batch_size", batch_size, 1)
-        self.seed = check_integer("seed", seed, 0)
-        if self.seed > LARGEST_SEED:
-            raise ValueError(f"seed must be below 2**64, got {seed!r}")
+        self.seed = check_seed(seed)
 
     def _own_settings(self) -> dict[str, Any]:
         names = ("optimizer", "learning_rate", "batch_size", "seed")
@@ -192,7 +188,7 @@ class BackPropagation(Baseline):
         """A new optimizer, and the seed's first order."""
         optimizer = OPTIMIZERS[self.optimizer](self.model.parameters(), lr=self.learning_rate)
         order = torch.Generator().manual_seed(self.seed).get_state()
-        return Descent(counted(samples), validation, self.network.read(), optimizer, order)
+        return Descent(samples.counted(), validation, self.network.read(), optimizer, order)
 
     def _advance(self, state: State) -> None:
         assert isinstance(state, Descent)
@@ -216,7 +212,7 @@ class BackPropagation(Baseline):
         order = torch.randperm(len(samples), generator=generator).to(self.network.device)
         run.order = generator.get_state()
         for rows in samples.rows(self.batch_size):
-            batch = picked(samples, order[rows])
+            batch = samples.picked(order[rows])
             run.optimizer.zero_grad(set_to_none=True)
             outputs = self.model(batch.X)
             losses = self.loss.value(batch.targets(self.loss, slice(None), outputs.shape[1]), outputs)
@@ -226,16 +222,3 @@ class BackPropagation(Baseline):
             losses = losses.detach().double()
             total += losses.sum() if batch.weight is None else losses @ batch.weight.double()
         return float(total)
-
-
-def picked(samples: Samples, which: Tensor) -> Samples:
-    """Some of the samples, by number or by mask."""
-    weight = None if samples.weight is None else samples.weight[which]
-    return Samples(samples.X[which], samples.y[which], weight)
-
-
-def counted(samples: Samples) -> Samples:
-    """The samples without those of weight zero: a batch of nothing else would have no mean."""
-    if samples.weight is None or bool((samples.weight > 0).all()):
-        return samples
-    return picked(samples, samples.weight > 0)

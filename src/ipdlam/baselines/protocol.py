@@ -118,6 +118,9 @@ class Baseline(Resumable[State]):
         state.whole = True
         return self._record(state, objective, evaluate)
 
+    def _next(self, evaluate: bool) -> Record:
+        return self.step(evaluate=evaluate)
+
     def settings_dict(self) -> dict[str, Any]:
         return {"loss": describe("loss", self.loss, LOSSES), **self._own_settings(), "chunk_size": self.chunk_size}
 

@@ -105,10 +105,11 @@ def compare(
     from rich.console import Console
     from rich.progress import Progress
 
+    from ipdlam.batches import default_batch_size
     from ipdlam.comparison import ENDLESS, Terms, check_methods, mean_row, row, run_method, title
     from ipdlam.environment import environment
     from ipdlam.plots import curves
-    from ipdlam.problem import Problem, default_batch_size
+    from ipdlam.problem import Problem
     from ipdlam.runs import is_taken, make_folder, new_path
     from ipdlam.storage import write_file
 

@@ -1,0 +1,147 @@
+"""Where mini-batches come from, and a run on them, which may be stopped and taken up anywhere in an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ipdlam.batchwise import Batchwise
+from ipdlam.checks import check_integer, check_number
+from ipdlam.course import Course
+from ipdlam.inputs import ArrayLike, Samples, as_tensor
+from ipdlam.linalg import all_finite
+from ipdlam.loop import Weights
+from ipdlam.network import Network
+
+Loader = Iterable[Any]  # of (x, y) or (x, y, sample_weight)
+
+
+def default_batch_size(samples: int) -> int:
+    """Samples to a batch when the user does not say: enough batches to an epoch, where there are few samples."""
+    return 512 if samples >= 10000 else 64
+
+
+@dataclass
+class BatchRun(Course):
+    """A run on mini-batches; it may stand anywhere in an epoch."""
+
+    state: Batchwise
+    batch_size: int
+    order: Tensor  # the state of the generator of the order of the samples, before this epoch's was drawn
+    loader: Loader | None = None  # where the batches come from; there are no samples then
+    weights: Weights | None = None  # what the run goes on from where the model may hold others: the best ones
+    position: int = 0  # batches of this epoch that are done
+    losses: float = 0.0  # their sum, each sample's as it was met
+    counted: float = 0.0  # the samples' weights in it
+    planned: tuple[int, int] = (0, 0)  # the epochs over which the steps descend; none in a loop of the user's
+    epoch_batches: int | None = None  # of the last epoch, or of this one where it is known
+    skipped: int = 0  # batches with NaN or infinity
+
+    def last_weights(self) -> Weights:
+        if self.weights is not None:
+            return self.weights
+        numbers = self.state.network.numbers
+        return {l: self.state.weight(l) for l in numbers}, {l: self.state.bias(l) for l in numbers}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**super().tensors(), **self.state.tensors(), "order": self.order}
+
+    def fingerprints(self) -> dict[str, Any]:
+        found = super().fingerprints()
+        return found if len(self.samples) else {**found, "training": None}  # a loader cannot be told from another
+
+    def counters(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("position", "losses", "counted", "epoch_batches", "skipped")}
+        return {**super().counters(), **own, "planned": list(self.planned), "state": self.state.counters()}
+
+    def restore(self, counters: dict[str, Any], network: Network) -> None:
+        super().restore(counters, network)
+        self.weights = network.read()
+        for name in ("position", "skipped"):
+            setattr(self, name, check_integer(name, counters[name], 0))
+        for name in ("losses", "counted"):
+            setattr(self, name, check_number(name, counters[name]))
+        first, last = counters["planned"]
+        self.planned = check_integer("planned", first, 0), check_integer("planned", last, 0)
+        batches = counters["epoch_batches"]
+        self.epoch_batches = None if batches is None else check_integer("epoch_batches", batches, 1)
+        self.state.restore(counters["state"])
+
+    def check_filled(self) -> None:
+        super().check_filled()
+        for name, tensor in self.state.tensors().items():
+            if not all_finite(tensor):
+                raise ValueError(f"its {name} is not finite")
+        try:
+            torch.Generator().set_state(self.order)
+        except RuntimeError as error:
+            raise ValueError(f"its order of the samples is none: {str(error).splitlines()[0]}") from error
+
+    @property
+    def planned_part(self) -> float:
+        """How much of the planned epochs is done, from 0 to 1."""
+        first, last = self.planned
+        if last <= first:
+            return 0.0
+        within = min(1.0, self.position / self.epoch_batches) if self.epoch_batches else 0.0
+        return (self.iteration + within - first) / (last - first)
+
+    def plan_until(self, epochs: int) -> None:
+        """Keep the plan where it reaches that far, so that a stopped run goes on alike; else make a new one."""
+        if self.planned[1] < epochs:
+            self.planned = (self.iteration, epochs)
+
+
+def batches_of(samples: Samples, order: Tensor, batch_size: int, skip: int) -> Iterator[Samples]:
+    """The samples in this order, so many at a time, without the first ``skip`` batches."""
+    for rows in samples.rows(batch_size)[skip:]:
+        yield samples.picked(order[rows])
+
+
+def no_samples(network: Network) -> Samples:
+    """What a run has where its batches come from elsewhere."""
+    weight = network[1].linear.weight.detach()
+    return Samples(weight.new_zeros(0, network.inputs), weight.new_zeros(0, network.outputs), None)
+
+
+def is_array(X: Any) -> bool:
+    """Whether ``X`` is data, and not an iterable of batches."""
+    return isinstance(X, (Tensor, np.ndarray))
+
+
+def check_loader(X: Any, y: Any, sample_weight: Any) -> None:
+    """Refuse what is no iterable of batches that can be gone through again and again."""
+    if y is not None or sample_weight is not None:
+        raise TypeError(
+            f"X must be a torch tensor or a numpy array, got {type(X).__name__}; an iterable of batches is given "
+            "alone, with y and weights in the batches"
+        )
+    if not isinstance(X, Iterable) or isinstance(X, (str, bytes, Iterator)):
+        hint = "; an iterator is empty after one epoch, give what it iterates over" if isinstance(X, Iterator) else ""
+        raise TypeError(f"X must be an array or an iterable of batches (x, y), got {type(X).__name__}{hint}")
+
+
+def check_batch_parts(batch: Any) -> tuple[Any, ...]:
+    """What a loader gives for a batch, if it is two or three things."""
+    if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+        of = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+        raise TypeError(f"a batch must be (x, y) or (x, y, sample_weight), got {type(batch).__name__}{of}")
+    return tuple(batch)
+
+
+def check_kinds(network: Network, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> dict[str, Tensor]:
+    """The parts of a batch as tensors, in the model's precision and on its device: nothing is converted in a loop."""
+    given = {"x": as_tensor("x", x), "y": as_tensor("y", y)}
+    if sample_weight is not None:
+        given["sample_weight"] = as_tensor("sample_weight", sample_weight)
+    for name, tensor in given.items():
+        if tensor.dtype != network.dtype and (name == "x" or tensor.is_floating_point()):
+            raise TypeError(f"{name} is {tensor.dtype}, but the model is {network.dtype}; convert one of them")
+        if tensor.device != network.device:
+            raise ValueError(f"{name} is on {tensor.device}, but the model is on {network.device}; move one of them")
+    return given

@@ -1,0 +1,278 @@
+"""One mini-batch of the mini-batch method: a fresh forward pass, a sweep of targets, and a step of every layer to them.
+
+Each layer's weights take a step along the minimiser of a proximal least-squares problem in the metric ``M_l`` of
+:mod:`ipdlam.metric`,
+
+    N_l = argmin_D  -<D, (z_l* - z_l)^T a_(l-1) / m> + <D, D M_l> / 2  =  (z_l* - z_l)^T a_(l-1) M_l^-1 / m,
+
+with ``a_(l-1)`` centred where there is a bias to make up for the mean. What that step does to the layer's outputs is
+measured, and sets its length: see :meth:`Batchwise.length`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ipdlam.checks import check_integer, check_number
+from ipdlam.inputs import Samples
+from ipdlam.metric import InputMemory
+from ipdlam.network import Network
+from ipdlam.prox import LOSSES, Loss
+from ipdlam.schedules import StepSchedule
+from ipdlam.settings import describe
+from ipdlam.targets import output_change, sweep
+
+SCHEDULE = StepSchedule()
+REMEMBER_EVERY = 8  # batches; inputs change slowly, and what the memory does not see costs nothing
+REFRESH_EVERY = 40  # batches from one metric to the next; the first ones are made more often
+MEASURED_AT_FIRST = 10  # batches whose steps are all measured
+NORM_MEMORY = 0.9  # of the running average of what steps do
+UNTRAINED = 0.8  # a model that has learned something has less than this part of the loss of mixed-up outputs
+START_WEIGHT = 0.1  # of the proximal term of the outputs that the start is scaled for
+START_SPREAD = 1.0 / 3.0  # the outputs' deviation at the start, in units of their targets'
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What defines a step besides the model and the batch."""
+
+    loss: Loss
+    step: float
+    inertia: float  # beta in the paper
+    proximity: float  # delta
+    penalty: float  # rho
+    rank: int
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        for name in ("step", "proximity", "penalty"):
+            check_number(name, getattr(self, name), low=0.0, strict=True)
+        for name in ("inertia", "weight_decay"):
+            check_number(name, getattr(self, name), low=0.0)
+        if self.inertia >= 1.0:
+            raise ValueError(f"inertia must be below 1, got {self.inertia!r}")
+        check_integer("rank", self.rank, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; the loss by its name in the registry."""
+        return {**dataclasses.asdict(self), "loss": describe("loss", self.loss, LOSSES)}
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A forward pass: ``z_l`` by layer, and ``a_l``, of which ``a_0`` is the input."""
+
+    z: dict[int, Tensor]
+    a: dict[int, Tensor]
+
+
+class Batchwise:
+    """What the method remembers from one batch to the next: nothing of it grows with the number of samples."""
+
+    def __init__(self, network: Network, settings: StepSettings) -> None:
+        self.network, self.settings = network, settings
+        self.memories = {
+            l: InputMemory(
+                network[l].inputs, settings.rank, settings.proximity, self.bias(l) is not None, *self._kind()
+            )
+            for l in network.numbers
+        }
+        W, b = network.read()
+        self.move_W = {l: torch.zeros_like(weight) for l, weight in W.items()}  # W - W_previous, but for its length
+        self.move_b = {l: None if bias is None else torch.zeros_like(bias) for l, bias in b.items()}
+        self.batches = 0
+        self.rows = 0.0  # of a usual batch
+        self.sizes = dict.fromkeys(network.numbers, 0.0)  # root mean square of z_l at the start
+        self.norms = dict.fromkeys(network.numbers, 0.0)  # root mean square of what N_l does to z_l, on average
+        self.measured = 0
+
+    def weight(self, l: int) -> Tensor:
+        """``W_l``, the model's own."""
+        return self.network[l].linear.weight.detach()
+
+    def bias(self, l: int) -> Tensor | None:
+        """``b_l``, the model's own."""
+        bias: Tensor | None = self.network[l].linear.bias
+        return None if bias is None else bias.detach()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that the next batch depends on, besides the weights: its own, no copies."""
+        found = {f"move.W{l}": move for l, move in self.move_W.items()}
+        found |= {f"move.b{l}": move for l, move in self.move_b.items() if move is not None}
+        for l, memory in self.memories.items():
+            found |= {f"memory{l}.{name}": tensor for name, tensor in memory.tensors().items()}
+        return found
+
+    def counters(self) -> dict[str, Any]:
+        """Everything else that the next batch depends on, in plain JSON types."""
+        return {
+            "batches": self.batches,
+            "rows": self.rows,
+            "sizes": list(self.sizes.values()),
+            "norms": list(self.norms.values()),
+            "measured": self.measured,
+            "remembered": [memory.samples for memory in self.memories.values()],
+        }
+
+    def restore(self, counters: dict[str, Any]) -> None:
+        """Take up :meth:`counters`; the tensors remain to be filled."""
+        self.batches, self.measured = int(counters["batches"]), int(counters["measured"])
+        self.rows = check_number("rows", counters["rows"], low=0.0)
+        numbers = self.network.numbers
+        for name in ("sizes", "norms", "remembered"):
+            if len(counters[name]) != len(numbers):
+                raise ValueError(f"it has {len(counters[name])} {name} for {len(numbers)} layers")
+            for value in counters[name]:
+                check_number(name, value, low=0.0)
+        self.sizes = dict(zip(numbers, counters["sizes"], strict=True))
+        self.norms = dict(zip(numbers, counters["norms"], strict=True))
+        for memory, samples in zip(self.memories.values(), counters["remembered"], strict=True):
+            memory.samples = samples
+
+    def forward(self, X: Tensor) -> Forward:
+        """The model on a batch, every layer kept."""
+        z, a = {}, {0: X}
+        for l in self.network.numbers:
+            z[l] = torch.nn.functional.linear(a[l - 1], self.weight(l), self.bias(l))
+            if l < len(self.network):
+                a[l] = self.network.activation(l).value(z[l])
+        return Forward(z, a)
+
+    def update(self, batch: Samples, progress: float) -> float:
+        """Step the model's weights in place; the mean loss of the batch before.
+
+        ``progress`` is how much of the planned training is done, from 0 to 1. A loss that is not finite makes no step.
+        """
+        settings, layers = self.settings, len(self.network)
+        passed = self.forward(batch.X)
+        targets = batch.targets(settings.loss, slice(None), self.network.outputs)
+        share = None if batch.weight is None else batch.weight / batch.weight.sum()
+        losses = settings.loss.value(targets, passed.z[layers])
+        loss = float(losses.mean() if share is None else losses @ share)
+        if not math.isfinite(loss):
+            return loss
+        if self.batches == 0:
+            self._measure_sizes(passed)
+        self._remember(passed, share)
+        weight = settings.penalty * (1.0 + settings.proximity)
+        first = output_change(settings.loss, targets, passed.z[layers], weight)
+        W = {l: self.weight(l) for l in self.network.numbers}
+        changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes)
+        self.rows += (0.05 if self.batches else 1.0) * (len(batch) - self.rows)
+        part = min(1.0, len(batch) / self.rows)  # a ragged batch counts for what it is
+        directions = {}
+        for l, change in changes.items():
+            change.mul_(1.0 / len(batch) if share is None else share.unsqueeze(1))
+            directions[l] = self._direction(l, change, passed.a[l - 1])
+        if self.batches % REMEMBER_EVERY == 0 or self.batches < MEASURED_AT_FIRST:
+            self._measure_norms(directions, passed, part)
+        length = self.length(progress)
+        for l, (N, N_b) in directions.items():
+            self._step(l, N, N_b, part, length)
+        self.batches += 1
+        return loss
+
+    def length(self, progress: float) -> float:
+        """How far a step goes: the change of a hidden layer's outputs, in units of their size at the start.
+
+        For the last layer, whose targets have a scale of their own, it is the part of the way that it goes to the
+        least-squares solution for them.
+        """
+        settings = self.settings
+        return settings.step * SCHEDULE.at(self.batches, progress) / math.sqrt(len(self.network))
+
+    def rescale(self, batch: Samples) -> None:
+        """Scale and shift every layer so that its outputs on the batch have mean 0 and deviation 1 over the samples.
+
+        The last layer's get the mean, and a third of the deviation, of the targets of outputs of zero. Every
+        initialisation then starts from the same signal, however deep the network. Without bias there is no shift.
+        """
+        loss, layers, a = self.settings.loss, len(self.network), batch.X
+        targets = batch.targets(loss, slice(None), self.network.outputs)
+        for l in self.network.numbers:
+            W, b = self.weight(l), self.bias(l)
+            z = torch.nn.functional.linear(a, W, b)
+            mean = z.mean(0) if b is not None else z.new_zeros(z.shape[1])
+            deviation = float((z - mean).square().mean().sqrt())
+            wanted, shift = 1.0, z.new_zeros(z.shape[1])
+            if l == layers:
+                goal = loss._prox(targets, torch.zeros_like(z), START_WEIGHT)
+                wanted = START_SPREAD * float((goal - goal.mean(0)).square().mean().sqrt())
+                shift = goal.mean(0) if b is not None else shift
+            scale = wanted / deviation if deviation > 0.0 and wanted > 0.0 else 1.0
+            W.mul_(scale)
+            if b is not None:
+                b.sub_(mean).mul_(scale).add_(shift)
+            if l < layers:
+                a = self.network.activation(l).value((z - mean) * scale)
+
+    def knows_something(self, batch: Samples) -> bool:
+        """Whether the model's loss is much lower than with the outputs of other samples: it has been trained."""
+        outputs = self.forward(batch.X).z[len(self.network)]
+        targets = batch.targets(self.settings.loss, slice(None), self.network.outputs)
+        own = float(self.settings.loss.value(targets, outputs).mean())
+        mixed = float(self.settings.loss.value(targets, outputs.roll(1, 0)).mean())
+        return own < UNTRAINED * mixed
+
+    def _measure_sizes(self, passed: Forward) -> None:
+        self.sizes = {l: float(z.square().mean().sqrt()) for l, z in passed.z.items()}
+
+    def _remember(self, passed: Forward, share: Tensor | None) -> None:
+        """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
+        if self.batches % REMEMBER_EVERY:
+            return
+        for l, memory in self.memories.items():
+            memory.remember(passed.a[l - 1], share)
+            if self.batches % REFRESH_EVERY == 0 or self.batches < REFRESH_EVERY:
+                memory.refresh()
+
+    def _direction(self, l: int, change: Tensor, a: Tensor) -> tuple[Tensor, Tensor | None]:
+        """``N_l``, and what goes with it for the bias; ``change`` is ``z_l* - z_l``, each sample's with its share.
+
+        The metric is applied to whichever has fewer rows, the inputs or their product with the change.
+        """
+        memory = self.memories[l]
+        total = change.sum(0)
+        if len(a) <= change.shape[1]:
+            N = change.mT @ memory.solve(a - memory.mean if memory.centred else a)
+        else:
+            product = change.mT @ a
+            N = memory.solve(product.addr_(total, memory.mean, alpha=-1.0) if memory.centred else product)
+        return N, total - N @ memory.mean if memory.centred else None
+
+    def _measure_norms(self, directions: dict[int, tuple[Tensor, Tensor | None]], passed: Forward, part: float) -> None:
+        """Take into the running averages what the directions would do to the outputs of their layers."""
+        self.measured += 1
+        new = max(1.0 - NORM_MEMORY, 1.0 / self.measured) * part
+        for l, (N, N_b) in directions.items():
+            if l < len(self.network):
+                moved = torch.nn.functional.linear(passed.a[l - 1], N, N_b)
+                self.norms[l] += new * (float(moved.square().mean().sqrt()) - self.norms[l])
+
+    def _step(self, l: int, N: Tensor, N_b: Tensor | None, part: float, length: float) -> None:
+        """``W <- W_hat + ...``: the inertial point and the new direction are one running average of directions."""
+        beta, decay = self.settings.inertia, self.settings.weight_decay
+        W, b, move_b = self.weight(l), self.bias(l), self.move_b[l]
+        unit = self._unit(l)
+        self.move_W[l].mul_(beta).add_(N, alpha=(1.0 - beta) * part)
+        if decay > 0.0:
+            W.mul_(1.0 - decay * length)
+        W.add_(self.move_W[l], alpha=length * unit)
+        if b is not None and move_b is not None and N_b is not None:
+            move_b.mul_(beta).add_(N_b, alpha=(1.0 - beta) * part)
+            b.add_(move_b, alpha=length * unit)
+
+    def _unit(self, l: int) -> float:
+        """How much of its direction changes the outputs of a hidden layer by as much as they measure."""
+        if l == len(self.network):
+            return 1.0
+        return self.sizes[l] / self.norms[l] if self.norms[l] > 0.0 else 0.0
+
+    def _kind(self) -> tuple[torch.dtype, torch.device]:
+        return self.network.dtype, self.network.device

@@ -1,0 +1,72 @@
+"""The memory of a layer's inputs, and the metric it gives the weights: the proximal term of the mini-batch method."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ipdlam.linalg import add_symmetric_product, complete_symmetric
+
+REMEMBERED_BATCHES = 20  # how many of the batches that are looked at the memory reaches back
+REMEMBERED_SAMPLES = 4096  # and no fewer samples than these, however small the batches
+FLOOR = 1e-3  # of the mean square: the least damping, where the inputs do not vary (a single sample)
+
+
+class InputMemory:
+    """A running mean ``mean`` and second moment of a layer's inputs ``a``, and the metric
+
+        M = U diag(e) U^T + damping I,        damping = delta mean(diag(C))
+
+    made of the leading eigenpairs ``(e, U)`` of their covariance ``C``. What ``rank`` leaves out is small beside the
+    damping, so ``M`` is ``C + damping I`` to good accuracy, and ``M^-1`` costs two thin products. A layer without bias
+    cannot make up for a mean, so it is not ``centred``: its ``mean`` stays zero, and ``C`` is the second moment.
+    """
+
+    def __init__(
+        self, width: int, rank: int, proximity: float, centred: bool, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.rank = min(rank, width)
+        self.proximity = proximity  # delta
+        self.centred = centred
+        like = torch.empty(0, dtype=dtype, device=device)
+        self.samples = 0.0  # that the running averages stand for
+        self.mean = like.new_zeros(width)
+        self.second = like.new_zeros(width, width)  # upper triangle, in strips
+        start = torch.randn(width, self.rank, generator=torch.Generator().manual_seed(width), dtype=torch.float64)
+        self.U = torch.linalg.qr(start.to(device)).Q.to(dtype)
+        self.shrink = like.new_zeros(self.rank)  # e / (e + damping)
+        self.damping = like.new_ones(1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it remembers, but for :attr:`samples`."""
+        return {name: getattr(self, name) for name in ("mean", "second", "U", "shrink", "damping")}
+
+    def remember(self, a: Tensor, share: Tensor | None) -> None:
+        """Take a batch into the running averages; ``share`` are the samples' parts of it, equal ones where None."""
+        rows = a.shape[0]
+        most = max(REMEMBERED_BATCHES * rows, REMEMBERED_SAMPLES)
+        new = rows / (self.samples + rows)
+        self.samples = min(self.samples + rows, most)
+        weighted = a * (new / rows) if share is None else a * (new * share).unsqueeze(1)
+        if self.centred:
+            self.mean.mul_(1.0 - new).add_(weighted.sum(0))
+        self.second.mul_(1.0 - new)
+        add_symmetric_product(self.second, weighted, a)
+
+    def refresh(self) -> None:
+        """Make the metric anew from the averages: one step of subspace iteration from the last eigenvectors."""
+        covariance = complete_symmetric(self.second.clone()).addr_(self.mean, self.mean, alpha=-1.0)
+        mean_square = float(self.second.diagonal().mean())
+        damping = self.proximity * max(float(covariance.diagonal().mean()), FLOOR * mean_square)
+        U = torch.linalg.qr(covariance @ self.U).Q
+        projected = (U.mT @ (covariance @ U)).double()
+        values, vectors = torch.linalg.eigh(projected + projected.mT)
+        torch.mm(U, vectors.to(U.dtype), out=self.U)
+        values = (0.5 * values).clamp_min_(0.0)
+        tiny = torch.finfo(U.dtype).tiny  # inputs that are all zero have no metric, and need none
+        self.damping.fill_(max(damping, tiny))
+        self.shrink.copy_(values / (values + max(damping, tiny)))
+
+    def solve(self, B: Tensor) -> Tensor:
+        """``B M^-1``, in a tensor of its own."""
+        return torch.addmm(B, (B @ self.U).mul_(self.shrink), self.U.mT, alpha=-1.0).div_(self.damping)
