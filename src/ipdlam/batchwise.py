@@ -29,9 +29,11 @@ from ipdlam.settings import describe
 from ipdlam.targets import output_change, sweep
 
 SCHEDULE = StepSchedule()
-REMEMBER_EVERY = 8  # batches; inputs change slowly, and what the memory does not see costs nothing
-REFRESH_EVERY = 40  # batches from one metric to the next; the first ones are made more often
-MEASURED_AT_FIRST = 10  # batches whose steps are all measured
+EARLY = 48  # batches in which all that follows is done more often: everything changes fast
+REMEMBER_EVERY, REMEMBER_EARLY = 16, 4  # batches; inputs change slowly, and what the memory does not see costs nothing
+REFRESH_EVERY = 48  # batches from one metric to the next; early on, whenever the memory has seen something
+MEASURE_EVERY = 8  # batches, and the first ten
+MEASURED_ROWS = 64  # of a batch: a mean over so many rows and all outputs is exact enough
 NORM_MEMORY = 0.9  # of the running average of what steps do
 UNTRAINED = 0.8  # a model that has learned something has less than this part of the loss of mixed-up outputs
 START_WEIGHT = 0.1  # of the proximal term of the outputs that the start is scaled for
@@ -62,6 +64,29 @@ class StepSettings:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; the loss by its name in the registry."""
         return {**dataclasses.asdict(self), "loss": describe("loss", self.loss, LOSSES)}
+
+
+@dataclass(frozen=True)
+class Direction:
+    """``N_l`` and what goes with it for the bias; ``N_l = left^T right`` is multiplied out only where it is added."""
+
+    left: Tensor | None  # where None, N_l is right itself
+    right: Tensor
+    bias: Tensor | None
+
+    def add_to(self, move: Tensor, keep: float, new: float) -> None:
+        """``move <- keep move + new N_l``, in place."""
+        if self.left is None:
+            move.mul_(keep).add_(self.right, alpha=new)
+        else:
+            move.addmm_(self.left.mT, self.right, beta=keep, alpha=new)
+
+    def applied(self, a: Tensor) -> Tensor:
+        """What it does to the outputs of its layer at the inputs ``a``."""
+        moved = a @ self.right.mT
+        if self.left is not None:
+            moved = moved @ self.left
+        return moved if self.bias is None else moved.add_(self.bias)
 
 
 @dataclass(frozen=True)
@@ -170,11 +195,10 @@ class Batchwise:
         for l, change in changes.items():
             change.mul_(1.0 / len(batch) if share is None else share.unsqueeze(1))
             directions[l] = self._direction(l, change, passed.a[l - 1])
-        if self.batches % REMEMBER_EVERY == 0 or self.batches < MEASURED_AT_FIRST:
-            self._measure_norms(directions, passed, part)
+        self._measure_norms(directions, passed, part)
         length = self.length(progress)
-        for l, (N, N_b) in directions.items():
-            self._step(l, N, N_b, part, length)
+        for l, direction in directions.items():
+            self._step(l, direction, part, length)
         self.batches += 1
         return loss
 
@@ -225,47 +249,52 @@ class Batchwise:
 
     def _remember(self, passed: Forward, share: Tensor | None) -> None:
         """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
-        if self.batches % REMEMBER_EVERY:
+        early = self.batches < EARLY
+        if self.batches % (REMEMBER_EARLY if early else REMEMBER_EVERY):
             return
         for l, memory in self.memories.items():
             memory.remember(passed.a[l - 1], share)
-            if self.batches % REFRESH_EVERY == 0 or self.batches < REFRESH_EVERY:
+            if early or self.batches % REFRESH_EVERY == 0:
                 memory.refresh()
 
-    def _direction(self, l: int, change: Tensor, a: Tensor) -> tuple[Tensor, Tensor | None]:
-        """``N_l``, and what goes with it for the bias; ``change`` is ``z_l* - z_l``, each sample's with its share.
+    def _direction(self, l: int, change: Tensor, a: Tensor) -> Direction:
+        """``N_l``, given ``z_l* - z_l``, each sample's with its share.
 
         The metric is applied to whichever has fewer rows, the inputs or their product with the change.
         """
         memory = self.memories[l]
-        total = change.sum(0)
         if len(a) <= change.shape[1]:
-            N = change.mT @ memory.solve(a - memory.mean if memory.centred else a)
+            left, right = change, memory.solve(a - memory.mean if memory.centred else a)
         else:
-            product = change.mT @ a
-            N = memory.solve(product.addr_(total, memory.mean, alpha=-1.0) if memory.centred else product)
-        return N, total - N @ memory.mean if memory.centred else None
+            left, right = None, change.mT @ a
+            if memory.centred:
+                right.addr_(change.sum(0), memory.mean, alpha=-1.0)
+            right = memory.solve(right)
+        if not memory.centred:
+            return Direction(left, right, None)
+        shift = right @ memory.mean
+        return Direction(left, right, change.sum(0) - (shift if left is None else left.mT @ shift))
 
-    def _measure_norms(self, directions: dict[int, tuple[Tensor, Tensor | None]], passed: Forward, part: float) -> None:
-        """Take into the running averages what the directions would do to the outputs of their layers."""
+    def _measure_norms(self, directions: dict[int, Direction], passed: Forward, part: float) -> None:
+        """Every few batches take into the running averages what the directions would do to the layers' outputs."""
+        if self.batches >= 10 and self.batches % MEASURE_EVERY:
+            return
         self.measured += 1
         new = max(1.0 - NORM_MEMORY, 1.0 / self.measured) * part
-        for l, (N, N_b) in directions.items():
-            if l < len(self.network):
-                moved = torch.nn.functional.linear(passed.a[l - 1], N, N_b)
-                self.norms[l] += new * (float(moved.square().mean().sqrt()) - self.norms[l])
+        for l in self.network.numbers[:-1]:
+            moved = directions[l].applied(passed.a[l - 1][:MEASURED_ROWS])
+            self.norms[l] += new * (float(moved.square().mean().sqrt()) - self.norms[l])
 
-    def _step(self, l: int, N: Tensor, N_b: Tensor | None, part: float, length: float) -> None:
+    def _step(self, l: int, direction: Direction, part: float, length: float) -> None:
         """``W <- W_hat + ...``: the inertial point and the new direction are one running average of directions."""
-        beta, decay = self.settings.inertia, self.settings.weight_decay
+        beta, decay, unit = self.settings.inertia, self.settings.weight_decay, self._unit(l)
         W, b, move_b = self.weight(l), self.bias(l), self.move_b[l]
-        unit = self._unit(l)
-        self.move_W[l].mul_(beta).add_(N, alpha=(1.0 - beta) * part)
+        direction.add_to(self.move_W[l], beta, (1.0 - beta) * part)
         if decay > 0.0:
             W.mul_(1.0 - decay * length)
         W.add_(self.move_W[l], alpha=length * unit)
-        if b is not None and move_b is not None and N_b is not None:
-            move_b.mul_(beta).add_(N_b, alpha=(1.0 - beta) * part)
+        if b is not None and move_b is not None and direction.bias is not None:
+            move_b.mul_(beta).add_(direction.bias, alpha=(1.0 - beta) * part)
             b.add_(move_b, alpha=length * unit)
 
     def _unit(self, l: int) -> float:

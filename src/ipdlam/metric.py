@@ -69,4 +69,5 @@ class InputMemory:
 
     def solve(self, B: Tensor) -> Tensor:
         """``B M^-1``, in a tensor of its own."""
-        return torch.addmm(B, (B @ self.U).mul_(self.shrink), self.U.mT, alpha=-1.0).div_(self.damping)
+        scale = 1.0 / float(self.damping)
+        return torch.addmm(B, (B @ self.U).mul_(self.shrink), self.U.mT, beta=scale, alpha=-scale)
