@@ -1,16 +1,16 @@
 """Wall-clock to an accuracy: the mini-batch method with its defaults against tuned optimizers.
 
-784-1500-1500-10, PyTorch's initialisation, batches of 512, all methods on the same batches in the same order. They take turns
-of a quarter of an epoch, so that a noisy machine is noisy for all; the clock stops while they are evaluated. Every
-method plans for the same number of epochs.
+784-1500-1500-10, PyTorch's initialisation, batches of 512, all methods on the same batches in the same order. They take
+turns of a quarter of an epoch, so that a noisy machine is noisy for all; the clock stops while they are evaluated.
+Every method plans for the same number of epochs.
 
     IPDLAM_DATA=... python benchmarks/time_to_accuracy.py tune      # rates, on held-out training samples
     IPDLAM_DATA=... python benchmarks/time_to_accuracy.py measure   # three seeds; writes results/time_to_accuracy.json
     python benchmarks/time_to_accuracy.py tune measure --scale smoke --output /tmp/time.json    # digits, seconds
 
-An optimizer's rate descends linearly to zero; for Adam constant rates are tried too. The one is chosen
-that needs the fewest steps to the middle target on 5000 held-out training samples (seed 100), or has the best accuracy
-where none gets there. The mini-batch method is not tuned. Everything is written as it is made, and not made again by the next call.
+An optimizer's rate descends linearly to zero; for Adam constant rates are tried too. The one is chosen that needs the
+fewest steps to the middle target on 5000 held-out training samples (seed 100), or has the best accuracy where none gets
+there. The mini-batch method is not tuned. Everything is written as it is made, and not made again by the next call.
 """
 
 from __future__ import annotations
