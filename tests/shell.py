@@ -17,7 +17,7 @@ from ipdlam.cli import main
 from ipdlam.history import Record
 
 
-def fake_curves(histories, path, title=None):
+def fake_curves(histories, path, title=None, unit="iteration"):
     """Drawing takes longer than the training of these tests."""
     assert histories
     Path(path).write_bytes(b"a picture")

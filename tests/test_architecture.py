@@ -19,6 +19,7 @@ LAYERS = [
     "ipdlam.version",
     "ipdlam.errors",
     "ipdlam.checks",
+    "ipdlam.methods",
     "ipdlam.config",
     "ipdlam.storage",
     "ipdlam.checkpoint",

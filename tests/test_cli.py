@@ -707,7 +707,7 @@ def test_other_settings_are_refused_by_name(again, options, words):
     before = snapshot(again)
     message = refused("train", "--resume", again, *options)
     assert f"cannot go on with other settings: {words}" in message
-    assert "only iterations, then_epochs, patience, " in message
+    assert "only iterations, epochs, then_epochs, patience, " in message
     assert snapshot(again) == before
 
 
@@ -816,7 +816,7 @@ def test_what_cannot_be_resumed(digits, table, tmp_path):
         (["compare"], "say what to compare on"),
         (
             ["compare", "digits", "--methods", "ipdlam,magic"],
-            "methods holds 'magic'; known are ipdlam, dlam, bcd, dladmm, sgd",
+            "methods holds 'magic'; known are ipdlam, dlam, minibatch, bcd, dladmm, sgd",
         ),
         (["compare", "digits", "--methods", "adam,adam"], "methods must name each method once"),
         (["compare", "digits", "--methods", ","], "methods must name each method once, got none"),
@@ -987,6 +987,7 @@ def live(width, shown):
         methods="ipdlam",
         stage="ipdlam",
         handover=None,
+        unit="iteration",
         total=1000,
         problem=SimpleNamespace(split=parts, heading="t"),
         folder=RunFolder(Path("run")),

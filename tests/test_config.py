@@ -43,18 +43,23 @@ FIELDS = {
     "initialisation": choice(config.INITIALISATIONS),
     "dtype": choice(config.DTYPES),
     "device": TEXT,
-    "method": st.just("ipdlam"),
+    "method": optional(st.just("ipdlam")),
     "loss": choice(config.LOSSES),
-    "regularizer": choice(["ridge", "l1", "elastic_net"]),
+    "regularizer": optional(choice(["ridge", "l1", "elastic_net"])),
     "regularizer_strength": optional(POSITIVE),
-    "inertia": st.lists(POSITIVE, min_size=3, max_size=3).map(tuple) | st.tuples(POSITIVE),
-    "proximity": POSITIVE,
-    "penalty": POSITIVE,
-    "penalty_growth": POSITIVE,
-    "penalty_max": POSITIVE,
-    "order": choice(config.ORDERS) | st.just("z1,W1"),
+    "inertia": optional(st.lists(POSITIVE, min_size=3, max_size=3).map(tuple) | st.tuples(POSITIVE)),
+    "proximity": optional(POSITIVE),
+    "penalty": optional(POSITIVE),
+    "penalty_growth": optional(POSITIVE),
+    "penalty_max": optional(POSITIVE),
+    "order": optional(choice(config.ORDERS) | st.just("z1,W1")),
     "chunk_size": optional(WHOLE),
-    "iterations": st.integers(0, 10**18),
+    "batch_size": st.none(),
+    "step": st.none(),
+    "rank": st.none(),
+    "weight_decay": st.none(),
+    "iterations": optional(st.integers(0, 10**18)),
+    "epochs": st.none(),
     "then": choice(list(config.LEARNING_RATES)),
     "then_epochs": optional(WHOLE),
     "then_learning_rate": optional(st.floats(min_value=1e-300, max_value=1e30)),
@@ -70,7 +75,19 @@ FIELDS = {
     "checkpoint_every": WHOLE,
     "tensorboard": st.booleans(),
 }
-CONFIGS = st.builds(TrainConfig, **FIELDS)
+WHOLE_BATCH = st.builds(TrainConfig, **FIELDS)
+MINIBATCH = {
+    "method": st.just("minibatch"),
+    "inertia": optional(st.tuples(POSITIVE)),
+    "batch_size": optional(WHOLE),
+    "step": optional(POSITIVE),
+    "rank": optional(WHOLE),
+    "weight_decay": optional(POSITIVE),
+    "epochs": optional(st.integers(0, 10**18)),
+    **dict.fromkeys(("regularizer", "regularizer_strength", "penalty_growth", "penalty_max", "order"), st.none()),
+    "iterations": st.none(),
+}
+CONFIGS = WHOLE_BATCH | st.builds(TrainConfig, **{**FIELDS, **MINIBATCH})
 
 
 def test_every_setting_is_among_those_tried():
@@ -86,6 +103,9 @@ def test_every_setting_survives_the_trip_through_toml(tmp_path_factory, made):
     path = tmp_path_factory.getbasetemp() / "config.toml"
     path.write_bytes(made.to_toml().encode())
     assert TrainConfig().changed(read_toml(path)) == made
+    path.write_bytes(made.resolved().to_toml().encode())
+    again = TrainConfig().changed(read_toml(path))
+    assert again == made.resolved() == again.resolved()
 
 
 @settings(deadline=None, max_examples=100)
@@ -112,7 +132,7 @@ def test_names_of_every_kind_are_written_as_toml_wants_them(tmp_path, name):
 
 
 def test_the_file_has_the_sections_of_the_help_and_leaves_out_what_is_not_set():
-    text = TrainConfig().to_toml()
+    text = TrainConfig().resolved().to_toml()
     assert [line for line in text.splitlines() if line.startswith("#")] == [
         "# Data",
         "# Network",
@@ -122,6 +142,7 @@ def test_the_file_has_the_sections_of_the_help_and_leaves_out_what_is_not_set():
     ]
     assert "patience" not in text
     assert "iterations = 50" in text.splitlines()
+    assert "epochs" not in text
 
 
 def test_to_dict_holds_plain_types():
@@ -213,7 +234,7 @@ def test_values_become_the_type_of_their_setting(name, text, value):
         ("activation", "gelu", "activation must be one of relu, "),
         ("regularizer", "l2", "regularizer must be one of ridge, l1"),
         ("initialisation", "xavier", "initialisation must be one of he, paper, torch"),
-        ("method", "sgd", "method must be one of ipdlam, dlam, got 'sgd'"),
+        ("method", "sgd", "method must be one of ipdlam, dlam, minibatch, got 'sgd'"),
         ("dtype", "float16", "dtype must be one of float32, float64"),
         ("task", "clustering", "task must be one of auto, classification, regression"),
         ("then", "adamw", "then must be one of sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax, got 'adamw'"),
@@ -250,7 +271,7 @@ def test_settings_of_a_second_stage_need_one(name):
 
 
 def test_a_second_stage_has_defaults():
-    assert TrainConfig(then="sgd").second_epochs == TrainConfig().iterations == 50
+    assert TrainConfig(then="sgd").second_epochs == TrainConfig().rounds == 50
     assert TrainConfig(then="sgd", then_epochs=3).second_epochs == 3
     rates = {name: TrainConfig(then=name).second_rate for name in config.LEARNING_RATES}
     others = dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax"), 0.001)
@@ -261,8 +282,9 @@ def test_a_second_stage_has_defaults():
 
 def test_a_file_from_before_there_were_second_stages_is_read(tmp_path):
     path = tmp_path / "c.toml"
-    path.write_text("".join(f"{line}\n" for line in TrainConfig().to_toml().splitlines() if "then" not in line))
-    assert TrainConfig().changed(read_toml(path)) == TrainConfig()
+    text = TrainConfig().resolved().to_toml()
+    path.write_text("".join(f"{line}\n" for line in text.splitlines() if "then" not in line))
+    assert TrainConfig().changed(read_toml(path)) == TrainConfig().resolved()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -284,10 +306,96 @@ def test_what_validation_may_not_be(value):
 
 def test_dlam_has_neither_inertia_nor_proximity():
     assert TrainConfig(method="dlam", inertia=(0.0, 0.0, 0.0), proximity=0.0).method == "dlam"
-    assert TrainConfig(method="dlam").inertia == (0.7,)  # the default of the other method, which nobody asked for
+    # The defaults of the other method, which nobody asked for: earlier versions wrote them into every file.
+    old = TrainConfig(method="dlam", inertia=(0.7,), proximity=1.0)
+    assert not {"inertia", "proximity"} & set(old.suited())
+    assert TrainConfig(method="dlam").resolved().inertia is None
     for name, value in (("inertia", (0.5,)), ("inertia", (0.0, 0.1, 0.0)), ("proximity", 2.0)):
         with pytest.raises(ConfigError, match=f"{name} means nothing to dlam"):
             TrainConfig(method="dlam", **{name: value})
+
+
+# --- which method, and what it means to have it -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        ({}, "ipdlam"),
+        ({"iterations": 3}, "ipdlam"),
+        ({"batch_size": 32}, "minibatch"),
+        ({"epochs": 3}, "minibatch"),
+        ({"epochs": 3, "batch_size": 32}, "minibatch"),
+        ({"epochs": 0}, "minibatch"),
+        ({"method": "minibatch"}, "minibatch"),
+        ({"method": "dlam", "iterations": 3}, "dlam"),
+    ],
+    ids=str,
+)
+def test_batches_and_epochs_choose_the_method(given, method):
+    made = TrainConfig().changed(given)
+    assert made.chosen == made.resolved().method == method
+    assert made.rounds == given.get("iterations", given.get("epochs", 10 if method == "minibatch" else 50))
+    assert made.resolved().resolved() == made.resolved()
+
+
+def test_defaults_of_one_method_do_not_reach_another():
+    assert TrainConfig().suited()["proximity"] == 1.0
+    assert TrainConfig(epochs=3).suited()["proximity"] == 3.0
+    assert TrainConfig(epochs=3, proximity=1.0).suited()["proximity"] == 1.0
+    assert TrainConfig().of_method("minibatch").suited()["proximity"] == 3.0
+    made = TrainConfig(regularizer="l1", iterations=7, proximity=2.0).of_method("minibatch", step=0.25)
+    assert (made.regularizer, made.iterations, made.proximity, made.step) == (None, None, 2.0, 0.25)
+    assert TrainConfig(epochs=3).resolved().iterations is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"method": "ipdlam", "batch_size": 512},
+            "batch_size means nothing to ipdlam, got 512; say --method minibatch, or leave it out",
+        ),
+        (
+            {"method": "ipdlam", "batch_size": 512, "then": "adam"},
+            "batch_size means nothing to ipdlam, got 512; give --then-batch-size for the batches of adam, or say "
+            "--method minibatch",
+        ),
+        (
+            {"method": "dlam", "epochs": 5},
+            "epochs means nothing to dlam, got 5; give --iterations instead, or say --method minibatch",
+        ),
+        ({"step": 0.25}, "step means nothing to ipdlam, got 0.25; say --method minibatch, or leave it out"),
+        ({"rank": 8}, "rank means nothing to ipdlam, got 8; say --method minibatch"),
+        ({"weight_decay": 0.0}, "weight_decay means nothing to ipdlam, got 0; say --method minibatch"),
+        ({"method": "minibatch", "iterations": 50}, "iterations means nothing to minibatch, got 50; give --epochs"),
+        (
+            {"batch_size": 64, "iterations": 50},
+            "iterations means nothing to minibatch, which --batch-size selects, got 50; give --epochs instead, or "
+            "leave out --batch-size",
+        ),
+        ({"epochs": 5, "iterations": 50}, "which --epochs selects, got 50; give --epochs instead, or leave out"),
+        ({"epochs": 5, "penalty_growth": 1.1}, "penalty_growth means nothing to minibatch, .*, got 1.1; leave it out"),
+        ({"method": "minibatch", "penalty_max": 1e6}, r"penalty_max means nothing to minibatch, got 1e\+06; leave"),
+        ({"method": "minibatch", "order": "reverse"}, "order means nothing to minibatch, got reverse; leave it out"),
+        ({"method": "minibatch", "regularizer": "l1"}, "regularizer means nothing to minibatch, got l1; leave it out"),
+        ({"method": "minibatch", "regularizer_strength": 1}, "regularizer_strength means nothing to minibatch, got 1"),
+        (
+            {"method": "minibatch", "inertia": "0.1,0.2,0.3"},
+            "inertia of minibatch is one number, that of the weights, got 0.1,0.2,0.3; give one number",
+        ),
+        ({"epochs": -1}, "epochs must be an integer >= 0, got -1"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
+        ({"epochs": 1, "rank": 0}, "rank must be an integer >= 1, got 0"),
+        ({"epochs": 1, "weight_decay": -1}, "weight_decay must be a finite number >= 0, got -1"),
+        ({"epochs": "few"}, "epochs must be a whole number, got 'few'"),
+        ({"batch_size": 2.5}, "batch_size must be a whole number, got 2.5"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_settings_of_other_methods_are_refused_by_name(given, words):
+    with pytest.raises(ConfigError, match=words):
+        TrainConfig().changed(given)
 
 
 @pytest.mark.parametrize("regularizer", ["none", "non_negative"])
@@ -366,14 +474,22 @@ def test_the_help_of_compare_names_every_method():
 def test_the_defaults_are_those_of_the_trainer():
     import inspect
 
-    from ipdlam import IPDLAM
+    from ipdlam import IPDLAM, MiniBatchIPDLAM
 
     parameters = inspect.signature(IPDLAM).parameters
-    made = TrainConfig()
+    made = TrainConfig().resolved()
     for name in ("loss", "regularizer", "proximity", "penalty", "penalty_growth", "penalty_max", "order", "chunk_size"):
         assert getattr(made, name) == parameters[name].default, name
     assert made.inertia == (parameters["inertia"].default,)
     assert made.iterations == inspect.signature(IPDLAM.fit).parameters["iterations"].default
+    assert made.unit == IPDLAM.unit
+    parameters = inspect.signature(MiniBatchIPDLAM).parameters
+    made = TrainConfig(method="minibatch").resolved()
+    for name in ("proximity", "penalty", "step", "rank", "weight_decay", "batch_size", "chunk_size", "seed"):
+        assert getattr(made, name) == parameters[name].default, name
+    assert made.inertia == (parameters["inertia"].default,)
+    assert made.epochs == inspect.signature(MiniBatchIPDLAM.fit).parameters["epochs"].default
+    assert made.unit == MiniBatchIPDLAM.unit
 
 
 def test_what_may_change_on_the_way_are_settings():

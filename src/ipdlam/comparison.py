@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
-from ipdlam.config import METHODS, ConfigError, blamed_on_settings
+from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.errors import DivergenceError, StopTraining
 from ipdlam.history import History, Record
+from ipdlam.loop import Stopping
+from ipdlam.methods import METHODS
 from ipdlam.problem import Problem
 
 ALTERNATING: dict[str, Any] = {"bcd": BCD, "dladmm": DLADMM}
 KNOWN = (*METHODS, *ALTERNATING, *OPTIMIZERS)
 TITLES = {
-    **{"ipdlam": "iPDLAM", "dlam": "DLAM", "bcd": "BCD", "dladmm": "dlADMM"},
+    **{"ipdlam": "iPDLAM", "dlam": "DLAM", "bcd": "BCD", "dladmm": "dlADMM", "minibatch": "mini-batch iPDLAM"},
     **{"sgd": "SGD", "amsgrad": "AMSGrad", "rmsprop": "RMSprop"},
 }
 TIME_IS_UP = "time is up"
 ENDLESS = 10**9  # iterations, where the clock ends a run
+TRIAL_EPOCHS, TRIAL_PART = 10, 0.1  # what a trial takes at most, in epochs and of the time
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,9 @@ class Terms:
     """What the methods are given besides the problem."""
 
     learning_rates: Mapping[str, float]  # by optimizer
-    batch_size: int  # of the optimizers
+    batch_size: int  # of the optimizers and of minibatch
     seconds: float | None = None  # of training, for each run
+    minibatch: Mapping[str, Any] = field(default_factory=dict)  # the settings that no other method has
 
 
 def check_methods(methods: Sequence[str]) -> None:
@@ -44,7 +49,7 @@ def check_methods(methods: Sequence[str]) -> None:
 def run_method(
     problem: Problem, method: str, seed: int, iterations: int, terms: Terms, callback: Callable[[Record], Any]
 ) -> History:
-    """Train a fresh copy of the problem's network; an iteration of an optimizer is one epoch.
+    """Train a fresh copy of the problem's network; an iteration of an optimizer or of minibatch is one epoch.
 
     A run that diverges ends there, and its history says so; so does one whose time is up.
     """
@@ -56,8 +61,13 @@ def run_method(
     try:
         with blamed_on_settings():
             if method in METHODS:
-                trainer = problem.make_trainer(model, method)
-                return trainer.fit(split.X, split.y, iterations=iterations, **common)
+                own = {"batch_size": terms.batch_size, **terms.minibatch} if method == "minibatch" else {}
+                config = config.of_method(method, **own)
+                if method == "minibatch" and terms.seconds is not None:
+                    iterations = min(iterations, affordable_epochs(problem, config, terms.seconds))
+                trainer = problem.make_trainer(model, config)
+                trainer.start(split.X, split.y, validation_data=split.validation)
+                return trainer.go_on(Stopping(iterations), common["callbacks"])
             if method in ALTERNATING:
                 history: History = ALTERNATING[method](model, loss=config.loss).fit(
                     split.X, split.y, iterations=iterations, **common
@@ -70,6 +80,24 @@ def run_method(
             return optimizer.fit(split.X, split.y, epochs=iterations, **common)
     except DivergenceError as error:
         return error.history
+    except KeyboardInterrupt:  # while nothing was trained yet
+        return History(stop_reason="interrupted")
+
+
+def affordable_epochs(problem: Problem, config: TrainConfig, seconds: float) -> int:
+    """How many epochs on mini-batches take so many seconds, less those of the trial that finds out.
+
+    The steps descend to the last epoch, so that one has to be known.
+    """
+    split, model = problem.split, problem.make_model(config)
+    trainer = problem.make_trainer(model, config)
+    trainer.start(split.X, split.y)
+    history = trainer.go_on(Stopping(TRIAL_EPOCHS, evaluate_every=TRIAL_EPOCHS), [clock(TRIAL_PART * seconds)])
+    if history.stop_reason == "interrupted":
+        raise KeyboardInterrupt
+    times = [0.0, *history.column("seconds")]
+    shortest = min(after - before for before, after in itertools.pairwise(times))  # the first ones take longer
+    return max(1, int((seconds - times[-1]) / shortest))
 
 
 def clock(seconds: float) -> Callable[[Record], None]:

@@ -17,13 +17,13 @@ from typing import Any
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import DataError, UnsupportedModelError
+from ipdlam.methods import DEFAULTS, METHODS, OWN, remedy, shown, unit
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-METHODS = ("ipdlam", "dlam")
 ACTIVATIONS = ("relu", "leaky_relu", "hardtanh", "relu6", "sigmoid", "tanh", "softplus", "identity")
 LOSSES = ("squared", "huber", "absolute", "hinge", "squared_hinge", "logistic", "cross_entropy")
 REGULARIZERS = ("ridge", "l1", "elastic_net", "non_negative", "none")
@@ -48,8 +48,16 @@ LARGEST_RATE = 1e30  # some way below the largest float32: optimizers divide it 
 DATA, NETWORK, METHOD, RUN, OUTPUT = "Data", "Network", "Method", "Run", "Output"
 # What an earlier run may go on with otherwise; that its data are the same is seen from the data themselves.
 CHANGEABLE = (
-    *("iterations", "then_epochs", "patience", "target_score", "checkpoint_every", "tensorboard"),
+    *("iterations", "epochs", "then_epochs", "patience", "target_score", "checkpoint_every", "tensorboard"),
     *("data", "data_dir", "offline"),  # files may have moved; that they are the same is checked by their sha256
+)
+WHOLE = {
+    **dict.fromkeys(("iterations", "epochs", "seed"), 0),
+    **dict.fromkeys(("evaluate_every", "checkpoint_every", "chunk_size", "patience", "threads", "limit"), 1),
+    **dict.fromkeys(("batch_size", "rank", "then_epochs", "then_batch_size"), 1),
+}  # the least that a setting may be
+NOT_NEGATIVE = (
+    *("regularizer_strength", "proximity", "penalty", "penalty_growth", "penalty_max", "step", "weight_decay"),
 )
 MOST = {"seed": 2**64 - 1, "threads": 1024}  # beyond these torch overflows, or ends the process
 
@@ -99,20 +107,36 @@ class TrainConfig:
     dtype: str = setting("float32", NETWORK, ", ".join(DTYPES))
     device: str = setting("cpu", NETWORK, "a torch device")
 
-    method: str = setting("ipdlam", METHOD, "ipdlam, or dlam: no inertia, no proximal terms")
+    method: str | None = setting(
+        None,
+        METHOD,
+        "ipdlam; dlam: no inertia, no proximal terms; or minibatch: a forward pass and a step for every batch "
+        "[default: minibatch with --batch-size or --epochs, else ipdlam]",
+    )
     loss: str = setting("squared", METHOD, ", ".join(LOSSES))
-    regularizer: str = setting("ridge", METHOD, ", ".join(REGULARIZERS))
+    regularizer: str | None = setting(None, METHOD, ", ".join(REGULARIZERS))
     regularizer_strength: float | None = setting(None, METHOD, "its strength, for each sample and unit of penalty")
-    inertia: tuple[float, ...] = setting((0.7,), METHOD, "alpha = beta = gamma in the paper, or three: z, weights, a")
-    proximity: float = setting(1.0, METHOD, "delta in the paper")
-    penalty: float = setting(0.1, METHOD, "rho_0 in the paper")
-    penalty_growth: float = setting(1.1, METHOD, "theta in the paper")
-    penalty_max: float = setting(1e6, METHOD, "the upper bound of the penalty")
-    order: str = setting("reverse", METHOD, f"{', '.join(ORDERS)}, or every block: z2,W2,a1,z1,W1")
+    inertia: tuple[float, ...] | None = setting(
+        None, METHOD, "alpha = beta = gamma in the paper, or three: z, weights, a; minibatch has beta alone"
+    )
+    proximity: float | None = setting(None, METHOD, "delta in the paper")
+    penalty: float | None = setting(None, METHOD, "rho_0 in the paper")
+    penalty_growth: float | None = setting(None, METHOD, "theta in the paper")
+    penalty_max: float | None = setting(None, METHOD, "the upper bound of the penalty")
+    order: str | None = setting(None, METHOD, f"{', '.join(ORDERS)}, or every block: z2,W2,a1,z1,W1")
     chunk_size: int | None = setting(None, METHOD, "samples visited at a time [default: as suits the cache]")
+    batch_size: int | None = setting(None, METHOD, "of minibatch [default: 512, or 64 below 10000 samples]")
+    step: float | None = setting(None, METHOD, "of minibatch: the largest change of a layer's outputs by a batch")
+    rank: int | None = setting(None, METHOD, "of minibatch: how many directions of a layer's inputs its metric knows")
+    weight_decay: float | None = setting(None, METHOD, "of minibatch: its part of a step shrinks the weights")
 
-    iterations: int = setting(50, RUN, "iterations in all")
-    then: str | None = setting(None, RUN, f"go on with an optimizer after the iterations: {', '.join(LEARNING_RATES)}")
+    iterations: int | None = setting(None, RUN, "iterations of ipdlam or dlam in all")
+    epochs: int | None = setting(
+        None,
+        RUN,
+        "epochs of minibatch in all, over which its steps descend; with more on resume they rise and descend anew",
+    )
+    then: str | None = setting(None, RUN, f"go on with an optimizer afterwards: {', '.join(LEARNING_RATES)}")
     then_epochs: int | None = setting(None, RUN, f"epochs of the optimizer [default: {THEN_EPOCHS}]")
     then_learning_rate: float | None = setting(
         None, RUN, "its rate [default: sgd 0.05, adagrad 0.01, adadelta 1, others 0.001]"
@@ -121,13 +145,13 @@ class TrainConfig:
     restore_best: bool = setting(False, RUN, "keep the weights of the best score instead of the last ones")
     patience: int | None = setting(None, RUN, "stop after so many evaluations without a better score")
     target_score: float | None = setting(None, RUN, "stop at this accuracy (or minus loss)")
-    evaluate_every: int = setting(1, RUN, "iterations from one evaluation to the next")
-    seed: int = setting(0, RUN, "of the initial weights and the held-out samples")
+    evaluate_every: int = setting(1, RUN, "iterations or epochs from one evaluation to the next")
+    seed: int = setting(0, RUN, "of the initial weights, the held-out samples and the order of the batches")
     threads: int | None = setting(None, RUN, "threads of torch [default: all cores]")
 
     output: str | None = setting(None, OUTPUT, "the run folder [default: runs/<data>-<date>-<time>]")
     checkpoint: str = setting("exact", OUTPUT, f"{', '.join(CHECKPOINTS)}: exact ones resume bit for bit")
-    checkpoint_every: int = setting(10, OUTPUT, "iterations from one checkpoint to the next")
+    checkpoint_every: int = setting(10, OUTPUT, "iterations or epochs from one checkpoint to the next")
     tensorboard: bool = setting(False, OUTPUT, "write TensorBoard events into the run folder")
 
     def __post_init__(self) -> None:
@@ -143,27 +167,25 @@ class TrainConfig:
         }
         with blamed_on_settings():
             for name, known in choices.items():
-                if getattr(self, name) not in known:
-                    raise ConfigError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+                value = getattr(self, name)
+                if value not in known and (value is not None or name not in ("method", "regularizer")):
+                    raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
             if self.then is not None and self.then not in LEARNING_RATES:
                 raise ConfigError(f"then must be one of {', '.join(LEARNING_RATES)}, got {self.then!r}")
-            for name in ("iterations", "evaluate_every", "checkpoint_every", "seed"):
-                check_integer(name, getattr(self, name), low=0 if name in ("iterations", "seed") else 1)
-            for name in ("chunk_size", "patience", "threads", "limit", "then_epochs", "then_batch_size"):
+            for name, low in WHOLE.items():
                 if getattr(self, name) is not None:
-                    check_integer(name, getattr(self, name), low=1)
+                    check_integer(name, getattr(self, name), low)
             for width in self.hidden:
                 check_integer("hidden", width, low=1)
-            for inertia in self.inertia:
+            for inertia in self.inertia or ():
                 check_number("inertia", inertia, low=0.0)
-            for name in ("proximity", "penalty", "penalty_growth", "penalty_max"):
-                check_number(name, getattr(self, name), low=0.0)
+            for name in NOT_NEGATIVE:
+                if getattr(self, name) is not None:
+                    check_number(name, getattr(self, name), low=0.0)
             if self.then_learning_rate is not None:
                 check_number("then_learning_rate", self.then_learning_rate, 0.0, LARGEST_RATE, strict=True)
             if self.target_score is not None:
                 check_number("target_score", self.target_score)
-            if self.regularizer_strength is not None:
-                check_number("regularizer_strength", self.regularizer_strength, low=0.0)
         for name, most in MOST.items():
             if (getattr(self, name) or 0) > most:
                 raise ConfigError(f"{name} must be at most {most}, got {getattr(self, name)}")
@@ -175,19 +197,63 @@ class TrainConfig:
                 )
         if self.regularizer_strength is not None and self.regularizer in ("non_negative", "none"):
             raise ConfigError(f"regularizer_strength means nothing to the regularizer {self.regularizer}; leave it out")
-        if len(self.inertia) not in (1, 3):
+        if self.inertia is not None and len(self.inertia) not in (1, 3):
             raise ConfigError(f"inertia must be one number or three (z, weights, a), got {len(self.inertia)}")
-        if self.method == "dlam":
-            for name in ("inertia", "proximity"):
-                value = getattr(self, name)
-                if value != getattr(TrainConfig, name) and any(value if isinstance(value, tuple) else (value,)):
-                    raise ConfigError(f"{name} means nothing to dlam, which has neither inertia nor proximal terms")
+        for name in OWN:
+            if getattr(self, name) is not None:
+                self._check_meaning(name, getattr(self, name))
         if self.validation not in ("auto", "test", "none"):
             fraction = as_number(self.validation)
             if not 0.0 < fraction < 1.0:
                 raise ConfigError(
                     f"validation must be auto, test, none, or a fraction between 0 and 1, got {self.validation!r}"
                 )
+
+    def _check_meaning(self, name: str, value: Any) -> None:
+        """Refuse a setting of other methods."""
+        method, given = self.chosen, shown(value)
+        if method == "dlam" and name in ("inertia", "proximity"):
+            by_default = value == DEFAULTS["ipdlam"][name]  # as earlier versions wrote it into every file
+            if not by_default and any(value if isinstance(value, tuple) else (value,)):
+                raise ConfigError(f"{name} means nothing to dlam, which has neither inertia nor proximal terms")
+        elif method == "minibatch" and name == "inertia" and len(value) != 1:
+            raise ConfigError(f"inertia of minibatch is one number, that of the weights, got {given}; give one number")
+        elif name not in DEFAULTS[method]:
+            by = None if self.method is not None else "--epochs" if self.batch_size is None else "--batch-size"
+            why = "" if by is None or method != "minibatch" else f", which {by} selects"
+            todo = remedy(name, method, by, self.then)
+            raise ConfigError(f"{name} means nothing to {method}{why}, got {given}; {todo}")
+
+    @property
+    def chosen(self) -> str:
+        """The method: what is given by batches or epochs is on mini-batches."""
+        if self.method is not None:
+            return self.method
+        return "ipdlam" if self.batch_size is None and self.epochs is None else "minibatch"
+
+    @property
+    def unit(self) -> str:
+        """What the method counts: iterations or epochs."""
+        return unit(self.chosen)
+
+    @property
+    def rounds(self) -> int:
+        """How many of its :attr:`unit` the method makes."""
+        return int(self.suited()[f"{self.unit}s"])
+
+    def suited(self) -> dict[str, Any]:
+        """The settings that the method has and others have not: as given, or else what suits the method."""
+        given = {name: getattr(self, name) for name in DEFAULTS[self.chosen]}
+        return {name: DEFAULTS[self.chosen][name] if value is None else value for name, value in given.items()}
+
+    def resolved(self) -> TrainConfig:
+        """The same with all that suits the method filled in: what a run is saved with."""
+        return dataclasses.replace(self, method=self.chosen, **self.suited())
+
+    def of_method(self, method: str, **own: Any) -> TrainConfig:
+        """The same for another method, without the settings that mean nothing to it and with its ``own``."""
+        others = {name: None for name in OWN if name not in DEFAULTS[method]}
+        return dataclasses.replace(self, **{**others, "method": method, **own})
 
     @property
     def second_epochs(self) -> int:

@@ -60,7 +60,7 @@ class Job:
     """One run of one configuration in one folder; data and network are made, and checked, before the folder is."""
 
     def __init__(self, config: TrainConfig, folder: RunFolder, *, progress: bool = False) -> None:
-        self.config = config
+        self.config = config = config.resolved()
         self.folder = folder
         self._lock: IO[str] | None = None  # holds the folder
         if config.tensorboard:
@@ -73,7 +73,7 @@ class Job:
     @property
     def methods(self) -> str:
         """What trains, in a few words."""
-        return self.config.method + ("" if self.config.then is None else f", then {self.config.then}")
+        return self.config.chosen + ("" if self.config.then is None else f", then {self.config.then}")
 
     @property
     def title(self) -> str:
@@ -83,7 +83,12 @@ class Job:
     @property
     def stage(self) -> str:
         """The method or optimizer of the present stage."""
-        return self.trainer.optimizer or self.config.method
+        return self.trainer.optimizer or self.config.chosen
+
+    @property
+    def unit(self) -> str:
+        """What the method, in the first stage, counts; the epochs of an optimizer go on with its count."""
+        return self.config.unit
 
     @property
     def handover(self) -> int | None:
@@ -96,7 +101,7 @@ class Job:
     @property
     def total(self) -> int:
         """How many iterations there will be at the end of the present stage, if nothing ends it earlier."""
-        return self.config.iterations if self.handover is None else self.handover + self.config.second_epochs
+        return self.config.rounds if self.handover is None else self.handover + self.config.second_epochs
 
     def run(self, watcher: Watcher, *, resume: bool, stop: Callback) -> History:
         """Train to the end of the configuration, or until ``stop`` raises ``StopTraining`` after an iteration."""
@@ -160,8 +165,8 @@ class Job:
         history = trainer.go_on(stopping, [*callbacks, stop])
         if ended is not None:
             history.stop_reason = ended
-        elif history.stop_reason == "iterations" and self.handover is not None:
-            history.stop_reason = "then_epochs"
+        elif history.stop_reason == "iterations":
+            history.stop_reason = f"{self.unit}s" if self.handover is None else "then_epochs"
         saved = in_series(folder.checkpoints, len(history)).exists()
         if checkpoints is not None and not saved and history.stop_reason != "interrupted":  # perhaps half-way
             kept_going(checkpoints.save, watcher)(len(history))
@@ -184,6 +189,8 @@ class Job:
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "allocate" not in str(error):
                 raise
+            if self.config.chosen == "minibatch":
+                raise ConfigError("there is not enough memory for the network; use a smaller hidden") from error
             numbers = 4 * sum(self.config.hidden) * len(split.X)
             raise ConfigError(
                 f"there is not enough memory: z and a of {len(split.X)} samples are {numbers:.3g} numbers; "
@@ -224,7 +231,7 @@ class Job:
                 f"{folder.path} holds a model but no checkpoint to go on from; start a new run, with --checkpoint exact"
             )
         if not found:
-            watcher.note("no checkpoint was written yet: starting from the first iteration")
+            watcher.note(f"no checkpoint was written yet: starting from the first {self.unit}")
             return False
         checkpoint = read_checkpoint(folder.checkpoints)
         if checkpoint.content.get("kind") == "light":
@@ -245,7 +252,7 @@ class Job:
             if path > in_series(folder.checkpoints, loaded.iteration):
                 discard(path)
         stage = "" if self.config.then is None else f", with {self.stage}"
-        watcher.note(f"resumed after iteration {len(loaded.history)}{stage}")
+        watcher.note(f"resumed after {self.unit} {len(loaded.history)}{stage}")
         return True
 
     def _finish(self, history: History, watcher: Watcher) -> None:
@@ -261,7 +268,7 @@ class Job:
         kept_going(folder.write_summary, watcher)(history)
         if history:
             try:
-                curves({self.methods: history}, folder.curves, title=self.title)
+                curves({self.methods: history}, folder.curves, title=self.title, unit=self.unit)
             except ImportError as error:
                 watcher.note(str(error))
             except OSError as error:
@@ -281,8 +288,8 @@ def finished(folder: RunFolder, config: TrainConfig) -> str | None:
         return None
     option = f"--{reason.replace('_', '-')}"
     return (
-        f"{folder.path} is finished: {counted(history)}, ended by: {reason}; to go on, give a larger {option}: "
-        f"ipdlam train --resume {folder.path} {option} ..."
+        f"{folder.path} is finished: {counted(history, config.unit)}, ended by: {reason}; to go on, give a larger "
+        f"{option}: ipdlam train --resume {folder.path} {option} ..."
     )
 
 
@@ -290,7 +297,7 @@ def resumed_config(folder: RunFolder, given: dict[str, object]) -> TrainConfig:
     """The configuration of an earlier run with the few settings changed that a run may change on the way."""
     config = folder.read_config()
     changed = config.changed(given)
-    for line in differences(config.to_dict(), changed.to_dict(), ""):
+    for line in differences(config.resolved().to_dict(), changed.resolved().to_dict(), ""):
         if line.split()[0] not in CHANGEABLE:
             raise ConfigError(
                 f"{folder.path} cannot go on with other settings: {line}; only "

@@ -81,14 +81,16 @@ class Panel:
         return not self.linear and bool(numbers) and min(numbers) > 0.0
 
 
-def curves(histories: Mapping[str, History], path: str | PathLike[str], title: str | None = None) -> Path:
+def curves(
+    histories: Mapping[str, History], path: str | PathLike[str], title: str | None = None, unit: str = "iteration"
+) -> Path:
     """Write the curves of one run, or of several to compare, to a PNG file: see :func:`draw_curves`."""
     target = check_path(path)
-    return save(draw_curves(histories, title), target)
+    return save(draw_curves(histories, title, unit), target)
 
 
-def draw_curves(histories: Mapping[str, History], title: str | None = None) -> Figure:
-    """Phi, the constraint gaps and the accuracy (or the mean loss) against iterations and against time.
+def draw_curves(histories: Mapping[str, History], title: str | None = None, unit: str = "iteration") -> Figure:
+    """Phi, the constraint gaps and the accuracy (or the mean loss) against iterations, or what ``unit`` says, and time.
 
     Every run has one colour in all panels. Iterations that were not evaluated are passed over; what is not finite
     breaks the line. A quantity that no run has gets no panel. A thin vertical line shows where an optimizer took over.
@@ -103,7 +105,7 @@ def draw_curves(histories: Mapping[str, History], title: str | None = None) -> F
         panels = [objective_panel(histories), gap_panel(histories), score_panel(histories)]
         panels = [panel for panel in panels if any(panel.lines.values())]
         grid = figure.subplots(2, len(panels), sharey="col", squeeze=False)
-        for row, (field, label) in enumerate((("iteration", "iteration"), ("seconds", "seconds of training (s)"))):
+        for row, (field, label) in enumerate((("iteration", unit), ("seconds", "seconds of training (s)"))):
             times = {name: history.column(field) for name, history in histories.items()}
             for axes, panel in zip(grid[row], panels, strict=True):
                 draw_panel(axes, panel, times)

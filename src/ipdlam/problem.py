@@ -13,6 +13,7 @@ from ipdlam.baselines import BackPropagation
 from ipdlam.batches import default_batch_size
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.datasets import Dataset, load
+from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.models import TrainedModel, mlp
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
 from ipdlam.trainer import DLAM, IPDLAM
@@ -63,11 +64,11 @@ def split(data: Dataset, config: TrainConfig) -> Split:
     return Split(X, y, validation, scored_on, mean, scale)
 
 
-def make_regularizer(config: TrainConfig) -> Regularizer | None:
-    """The regulariser of a configuration with its strength."""
-    if config.regularizer == "none":
+def make_regularizer(name: str, strength: float | None) -> Regularizer | None:
+    """A regulariser with its strength, or with its own."""
+    if name == "none":
         return None
-    kind, strength = REGULARIZERS[config.regularizer], config.regularizer_strength
+    kind = REGULARIZERS[name]
     if strength is None:
         return kind()
     names = [field.name for field in dataclasses.fields(kind) if field.name != "relative"]  # type: ignore[arg-type]
@@ -122,38 +123,43 @@ class Problem:
                 "there is; choose smaller ones for --hidden"
             ) from error
 
-    def make_trainer(self, model: nn.Sequential, method: str | None = None) -> IPDLAM:
-        """The method of the configuration, or another one, with its settings."""
-        config = self.config
-        method = config.method if method is None else method
-        common: dict[str, Any] = {
-            "loss": config.loss,
-            "regularizer": make_regularizer(config),
-            "penalty": config.penalty,
-            "penalty_growth": config.penalty_growth,
-            "penalty_max": config.penalty_max,
-            "order": [part.strip() for part in config.order.split(",")] if "," in config.order else config.order,
-            "chunk_size": config.chunk_size,
-        }
+    def make_trainer(self, model: nn.Sequential, config: TrainConfig | None = None) -> IPDLAM | MiniBatchIPDLAM:
+        """The method of the configuration, or of another one, with its settings."""
+        config = self.config if config is None else config
+        own = config.suited()
+        common: dict[str, Any] = {"loss": config.loss, "penalty": own["penalty"], "chunk_size": config.chunk_size}
         with blamed_on_settings():
-            if method == "dlam":
+            if config.chosen == "minibatch":
+                common |= {name: own[name] for name in ("proximity", "step", "rank", "weight_decay")}
+                batch_size = self.batch_size(own["batch_size"])
+                return MiniBatchIPDLAM(
+                    model, inertia=own["inertia"][0], batch_size=batch_size, seed=config.seed, **common
+                )
+            common |= {name: own[name] for name in ("penalty_growth", "penalty_max")}
+            common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
+            order: str = own["order"]
+            common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
+            if config.chosen == "dlam":
                 return DLAM(model, **common)
-            inertia: Any = config.inertia if len(config.inertia) == 3 else config.inertia[0]
-            return IPDLAM(model, inertia=inertia, proximity=config.proximity, **common)
+            inertia = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]
+            return IPDLAM(model, inertia=inertia, proximity=own["proximity"], **common)
+
+    def batch_size(self, given: int | None) -> int:
+        """The samples to a batch, or what suits their number where it is not given."""
+        return default_batch_size(len(self.split.X)) if given is None else given
 
     def make_optimizer(self, model: nn.Sequential) -> BackPropagation | None:
         """The optimizer of the second stage with its settings, where the configuration has one."""
         config = self.config
         if config.then is None or config.second_rate is None:
             return None
-        batch_size = config.then_batch_size
         with blamed_on_settings():
             return BackPropagation(
                 model,
                 config.then,
                 loss=config.loss,
                 learning_rate=config.second_rate,
-                batch_size=default_batch_size(len(self.split.X)) if batch_size is None else batch_size,
+                batch_size=self.batch_size(config.then_batch_size),
                 seed=config.seed,
                 chunk_size=config.chunk_size,
             )

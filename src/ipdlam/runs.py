@@ -104,7 +104,7 @@ class RunFolder:
     def write_config(self, config: TrainConfig) -> None:
         """All settings but the folder itself, so that the file can be fed back, from any folder, for another run."""
         places = {name: absolute(getattr(config, name)) for name in ("data", "data_dir")}
-        write_file(self.config, config.changed({"output": None, **places}).to_toml().encode())
+        write_file(self.config, config.resolved().changed({"output": None, **places}).to_toml().encode())
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         write_file(path, (json.dumps(content, indent=1) + "\n").encode())

@@ -1,4 +1,4 @@
-"""The stages of a training job: the iterations of the method, then, where asked for, the epochs of an optimizer."""
+"""The stages of a training job: the method, then, where asked for, the epochs of an optimizer."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def ending(config: TrainConfig, history: History, handover: int | None) -> str |
         if len(scores) - max(scores.index(max(scores)) + 1, earlier) >= config.patience:
             return "patience"
     if handover is None:
-        return "iterations" if len(history) >= config.iterations else None
+        return f"{config.unit}s" if len(history) >= config.rounds else None
     return "then_epochs" if len(history) - handover >= config.second_epochs else None
 
 
 def hands_over(config: TrainConfig, handover: int | None, reason: str | None) -> bool:
     """Whether a stage that ended for this reason is the first of two: one that has reached its target is the last."""
-    return config.then is not None and handover is None and reason in ("iterations", "patience")
+    return config.then is not None and handover is None and reason in (f"{config.unit}s", "patience")
 
 
 def check_first_stage(before: TrainConfig, now: TrainConfig, handover: int | None) -> None:
     """Refuse to change a stage that is over."""
-    if handover is not None and now.iterations != before.iterations:
+    if handover is not None and now.rounds != before.rounds:
         raise ConfigError(
-            f"iterations was {before.iterations} and is {now.iterations}, but {now.then} took over after iteration "
+            f"{now.unit}s was {before.rounds} and is {now.rounds}, but {now.then} took over after {now.unit} "
             f"{handover}: the first stage is over. For more epochs of {now.then} give a larger --then-epochs; for "
             "another first stage start a new run"
         )
 
 
-def counted(history: History) -> str:
-    """How many iterations a run has made, and how many epochs of an optimizer after them."""
+def counted(history: History, unit: str = "iteration") -> str:
+    """How many iterations, or what ``unit`` says, a run has made, and how many epochs of an optimizer after them."""
     handover = history.handover
     if handover is None:
-        return f"{len(history)} iterations"
-    return f"{handover} iterations and {len(history) - handover} epochs of {history[-1].optimizer}"
+        return f"{len(history)} {unit}s"
+    return f"{handover} {unit}s and {len(history) - handover} epochs of {history[-1].optimizer}"

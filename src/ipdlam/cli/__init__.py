@@ -49,6 +49,8 @@ def overview(
       ipdlam train digits
 
       ipdlam train mnist --hidden 1500,1500 --iterations 50 --output runs/mnist
+
+      ipdlam train mnist --batch-size 512 --epochs 10
     """
 
 

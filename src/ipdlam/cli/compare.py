@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ipdlam.problem import Split
 
 WIDTH = 120  # of the table
+MINIBATCH = ("step", "rank", "weight_decay")  # settings of that method alone
 SETTINGS = (
     "data",
     "data_dir",
@@ -44,6 +45,9 @@ SETTINGS = (
     "penalty",
     "penalty_growth",
     "order",
+    "step",
+    "rank",
+    "weight_decay",
     "iterations",
     "seed",
     "threads",
@@ -58,9 +62,9 @@ def compare(
         str,
         typer.Option(
             metavar="NAMES",
-            help="ipdlam, dlam, bcd, dladmm, sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax",
+            help="ipdlam, dlam, minibatch, bcd, dladmm, sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax",
         ),
-    ] = "ipdlam,dlam,adam",
+    ] = "ipdlam,dlam,minibatch,adam",
     seeds: Annotated[str, typer.Option(metavar="N", help="how many seeds, from --seed on")] = "1",
     seconds: Annotated[
         Optional[str],  # noqa: UP045 (typer evaluates it)
@@ -75,12 +79,13 @@ def compare(
     ] = None,
     batch_size: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(metavar="N", help="of the optimizers \\[default: 512, or 64 below 10000 samples]"),
+        typer.Option(metavar="N", help="of minibatch and the optimizers \\[default: 512, or 64 below 10000 samples]"),
     ] = None,
 ) -> None:
     """Train the same network from the same weights by several methods, and show them side by side.
 
-    One iteration of an optimizer is one epoch; seconds count training only. Writes comparison.json and curves.png.
+    One iteration of minibatch or of an optimizer is one epoch; seconds count training only. With --seconds, minibatch
+    plans as many epochs as fit, by a short trial that counts. Writes comparison.json and curves.png.
 
     Examples:
 
@@ -88,10 +93,13 @@ def compare(
 
       ipdlam compare mnist --hidden 500,500 --methods ipdlam,adam,sgd --learning-rate adam=0.001,sgd=0.05
 
+      ipdlam compare mnist --methods minibatch,adam --batch-size 512 --iterations 10
+
       ipdlam compare digits --methods ipdlam,bcd,dladmm,adam --seconds 5 --seeds 3
     """
     if "data" not in settings:
         raise ConfigError("say what to compare on: ipdlam compare digits (or mnist, fashion-mnist, a file or a folder)")
+    batchwise = TrainConfig(method="minibatch").changed({name: settings.pop(name, None) for name in MINIBATCH})
     config = TrainConfig().changed(settings)
     rows_in_batch = convert("batch_size", batch_size, "int | None")
     count, budget = convert("seeds", seeds, "int"), convert("seconds", seconds, "float | None")
@@ -118,6 +126,15 @@ def compare(
     for name in rates:
         if name and name not in names:
             raise ConfigError(f"learning_rate names {name!r}, which is not among the methods {', '.join(names)}")
+    own = {name: value for name in MINIBATCH if (value := getattr(batchwise, name)) is not None}
+    if "minibatch" in names:
+        config.of_method("minibatch")  # may refuse
+    for name, value in own.items():
+        if "minibatch" not in names:
+            raise ConfigError(
+                f"{name} is for minibatch, got {value:g}, which is not among the methods {', '.join(names)}; "
+                "add it, or leave it out"
+            )
     rates = {name: rates.get(name, rates.get("", own)) for name, own in LEARNING_RATES.items() if name in names}
     folder = new_path(config, f"compare-{Path(config.data).name}")
     if is_taken(folder):
@@ -126,8 +143,8 @@ def compare(
     split = problem.split
     if rows_in_batch is None:
         rows_in_batch = default_batch_size(len(split.X))
-    terms = Terms(rates, rows_in_batch, budget)
-    iterations = ENDLESS if budget is not None and "iterations" not in settings else config.iterations
+    terms = Terms(rates, rows_in_batch, budget, own)
+    iterations = ENDLESS if budget is not None and "iterations" not in settings else config.rounds
 
     make_folder(folder)
 
@@ -137,7 +154,9 @@ def compare(
     told = f"{count} seeds from {config.seed}" if count > 1 else f"seed {config.seed}"
     told += f", {config.loss} loss" + ("" if budget is None else f", {budget:g} s of training each")
     if rates:
-        told += f"; rates {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}, batches of {rows_in_batch}"
+        told += f"; rates {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}"
+    if rates or "minibatch" in names:
+        told += f", batches of {rows_in_batch}"
     console.print(f"{config.initialisation} initialisation, {told}")
     histories: dict[tuple[str, int], History] = {}
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
@@ -162,7 +181,8 @@ def compare(
     content = {
         "command": f"ipdlam {shlex.join(sys.argv[1:])}",
         "environment": environment(),
-        "config": config.to_dict(),
+        "config": config.resolved().to_dict(),
+        "minibatch": config.of_method("minibatch", **own).suited() if "minibatch" in names else None,
         "learning_rates": rates,
         "batch_size": rows_in_batch,
         "seeds": count,

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ipdlam.environment import peak_memory
+from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.stages import counted
 from ipdlam.storage import readable
 
@@ -51,7 +52,7 @@ def stage_line(job: Job) -> str:
     optimizer = job.optimizer
     assert optimizer is not None
     return (
-        f"{job.stage} after iteration {job.handover}: {job.config.second_epochs} epochs, rate "
+        f"{job.stage} after {job.unit} {job.handover}: {job.config.second_epochs} epochs, rate "
         f"{optimizer.learning_rate:g}, batches of {optimizer.batch_size}"
     )
 
@@ -61,13 +62,20 @@ def gap(record: Record, gaps: tuple[float, ...]) -> str:
     return f"{sum(gaps):.3g}" if record.optimizer is None else "-"
 
 
+def batch_line(job: Job) -> str | None:
+    """How mini-batches are made, where the method goes by them."""
+    if not isinstance(job.trainer, MiniBatchIPDLAM):
+        return None
+    return f"{job.total} epochs, batches of {job.trainer.batch_size}, step {job.trainer.settings.step:g}"
+
+
 def checkpoint_line(job: Job) -> str | None:
     """How often and how large."""
     config = job.config
     if config.checkpoint == "none":
         return None
     size = readable(job.trainer.checkpoint_bytes(light=config.checkpoint == "light"))
-    return f"checkpoints: {config.checkpoint}, every {config.checkpoint_every} iterations, {size} each, two are kept"
+    return f"checkpoints: {config.checkpoint}, every {config.checkpoint_every} {job.unit}s, {size} each, two are kept"
 
 
 class PipeConsole(Console):
@@ -152,6 +160,7 @@ class Lines(Quiet):
         self.console = PipeConsole(highlight=False, soft_wrap=True) if console is None else console
         self.total = 0
         self.prefix = ""  # the stage, where there are two
+        self.constrained = True  # whether the method has constraints, and gaps between their sides
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)
@@ -159,7 +168,8 @@ class Lines(Quiet):
 
     def begin(self, job: Job, history: History) -> None:
         self.name_stage(job)
-        stage = None if job.handover is None else stage_line(job)
+        self.constrained = job.unit == "iteration"
+        stage = batch_line(job) if job.handover is None else stage_line(job)
         for line in (heading(job), f"run folder: {job.folder.path}", checkpoint_line(job), stage):
             if line is not None:
                 self.say(line)
@@ -173,9 +183,10 @@ class Lines(Quiet):
         self.note(stage_line(job))
 
     def record(self, record: Record) -> None:
+        gaps = f"  gaps {gap(record, record.linear_gap)} {gap(record, record.activation_gap)}"
         self.say(
             f"{self.prefix}{record.iteration:>{len(str(self.total))}}/{self.total}  Phi {record.objective:.4g}"
-            f"  gaps {gap(record, record.linear_gap)} {gap(record, record.activation_gap)}"
+            f"{gaps if self.constrained else ''}"
             f"  train {score(record.train_accuracy, record.train_loss)}"
             f"  validation {score(record.validation_accuracy, record.validation_loss)}"
             f"  {record.seconds:.1f} s  peak {readable(peak_memory())}"
@@ -191,8 +202,8 @@ class Lines(Quiet):
             where = job.problem.split.scored_on if job.problem.split.validation is not None else "training samples"
             kept = "the best iterate was kept" if job.config.restore_best else "the last iterate was kept"
             if best is not None:
-                self.say(f"best on the {where}: {scored(best)} at iteration {best.iteration}; {kept}")
-            self.say(f"{counted(history)}, {last.seconds:.1f} s of training, ended by: {history.stop_reason}")
+                self.say(f"best on the {where}: {scored(best)} at {job.unit} {best.iteration}; {kept}")
+            self.say(f"{counted(history, job.unit)}, {last.seconds:.1f} s of training, ended by: {history.stop_reason}")
         for label, path in (("model", folder.model), ("curves", folder.curves)):
             if path.is_file():
                 self.say(f"{label + ':':8}{path}")
@@ -214,7 +225,7 @@ class Screen(Lines):
             expand=True,
             speed_estimate_period=3600.0,  # iterations may take minutes
         )
-        self.figures: Any = Text("first iteration …", style="dim")
+        self.figures: Any = Text("")
         self.message: Text | None = None
         self.best: Record | None = None
         self.validated = "validation"
@@ -232,6 +243,7 @@ class Screen(Lines):
 
     def begin(self, job: Job, history: History) -> None:
         super().begin(job, history)
+        self.figures = Text(f"first {job.unit} …", style="dim")
         if job.problem.split.validation is not None:
             self.validated = "test" if job.problem.split.scored_on == "test set" else "held out"
         self.add_bar(job, len(history))
@@ -242,7 +254,7 @@ class Screen(Lines):
     def add_bar(self, job: Job, done: int) -> None:
         """A bar for the present stage, which counts from its own beginning."""
         self.before = job.handover or 0
-        name = "iteration" if job.config.then is None else job.stage
+        name = job.unit if job.config.then is None else job.stage
         self.task = self.progress.add_task(name, total=job.total - self.before, completed=done - self.before)
 
     def stage(self, job: Job) -> None:
@@ -258,26 +270,37 @@ class Screen(Lines):
         self.keep_best(record)
         self.progress.update(self.task, completed=record.iteration - self.before)
         best = "-" if self.best is None else f"{scored(self.best)} at {self.best.iteration}"
-        cells = [
-            ("Phi", f"{record.objective:.4g}"),
-            ("linear gap", gap(record, record.linear_gap)),
-            ("training", score(record.train_accuracy, record.train_loss)),
-            ("penalty", f"{record.penalty:.3g}" if record.optimizer is None else "-"),
-            ("activation gap", gap(record, record.activation_gap)),
-            (self.validated, score(record.validation_accuracy, record.validation_loss)),
-            ("peak memory", readable(peak_memory())),
-            ("training time", f"{record.seconds:.1f} s"),
-            ("best", best),
+        columns = [
+            [
+                ("Phi", f"{record.objective:.4g}"),
+                ("penalty", f"{record.penalty:.3g}" if record.optimizer is None else "-"),
+                ("peak memory", readable(peak_memory())),
+            ],
+            [
+                ("linear gap", gap(record, record.linear_gap)),
+                ("activation gap", gap(record, record.activation_gap)),
+                ("training time", f"{record.seconds:.1f} s"),
+            ],
+            [
+                ("training", score(record.train_accuracy, record.train_loss)),
+                (self.validated, score(record.validation_accuracy, record.validation_loss)),
+                ("best", best),
+            ],
         ]
+        least = [9, 9, 21]
+        if not self.constrained:
+            columns[:2] = [[columns[0][0], columns[1][2], columns[0][2]]]
+            least = [9, 21]
         # Room for the ^C that a terminal echoes at the end of the last line: a wrap would tear the bar.
         table = Table.grid(padding=(0, 1))
         spare = self.console.width - 80  # the labels and three columns of values take 77, the best score most of them
-        widths = [least + min(spare // 3, 12) for least in (9, 9, 21)] if spare >= 0 else [0]
-        for width in widths:
+        if spare < 0:
+            columns, least = [[pair for row in zip(*columns, strict=True) for pair in row]], [0]
+        for width in least:
             table.add_column(style="dim", no_wrap=True)
-            table.add_column(justify="left", no_wrap=True, min_width=width)
-        for row in range(0, len(cells), len(widths)):
-            table.add_row(*(text for pair in cells[row : row + len(widths)] for text in pair))
+            table.add_column(justify="left", no_wrap=True, min_width=width + max(0, min(spare // 3, 12)))
+        for row in zip(*columns, strict=True):
+            table.add_row(*(text for pair in row for text in pair))
         self.figures = table
         self.live.refresh()
 

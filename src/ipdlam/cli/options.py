@@ -11,6 +11,7 @@ import typer
 
 from ipdlam import config as known
 from ipdlam.config import TrainConfig
+from ipdlam.methods import DEFAULTS, METHODS, shown
 
 COMPLETIONS: dict[str, tuple[str, ...]] = {
     "data": ("digits", "mnist", "fashion-mnist"),
@@ -19,7 +20,7 @@ COMPLETIONS: dict[str, tuple[str, ...]] = {
     "activation": known.ACTIVATIONS,
     "initialisation": known.INITIALISATIONS,
     "dtype": known.DTYPES,
-    "method": known.METHODS,
+    "method": METHODS,
     "loss": known.LOSSES,
     "regularizer": known.REGULARIZERS,
     "order": known.ORDERS,
@@ -39,19 +40,22 @@ def completion(name: str) -> Callable[[str], list[str]] | None:
     return offer
 
 
-def shown(value: Any) -> str:
-    """A default as a user would type it."""
-    if isinstance(value, tuple):
-        return ",".join(shown(item) for item in value)
-    return f"{value:g}" if isinstance(value, float) else f"{value}"
+def default_of(item: dataclasses.Field[Any]) -> str | None:
+    """The default of a setting in words; where the methods have their own, the others' stand behind the first's."""
+    values = {method: own[item.name] for method, own in DEFAULTS.items() if own.get(item.name) is not None}
+    if not values:
+        return None if item.default is None else shown(item.default)
+    first = next(iter(values.values()))
+    return "; ".join([shown(first), *(f"{name} {shown(value)}" for name, value in values.items() if value != first)])
 
 
 def option(item: dataclasses.Field[Any]) -> inspect.Parameter:
     """The command-line parameter of one setting; None means that it was not given."""
     flag, kind = f"--{item.name.replace('_', '-')}", str(item.type)
     text = item.metadata["help"]
-    if item.default is not None and item.name != "data" and not kind.startswith("bool") and "[" not in text:
-        text += f" [default: {shown(item.default)}]"
+    default = default_of(item)
+    if default is not None and item.name != "data" and not kind.startswith("bool") and "[" not in text:
+        text += f" [default: {default}]"
     details: dict[str, Any] = {"help": text.replace("[", "\\["), "show_default": False}
     if item.name == "data":
         declared = typer.Argument(None, metavar="DATA", autocompletion=completion("data"), **details)

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 class StopSignals:
     """Ends the run after the current iteration on SIGINT, SIGTERM or a closed pipe; a second Ctrl-C ends it at once."""
 
-    def __init__(self, note: Callable[[str], Any], unheard: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, note: Callable[[str], Any], unheard: Callable[[], bool] = lambda: False, unit: str = "iteration"
+    ) -> None:
         self.note = note
+        self.unit = unit  # what is finished first
         self.unheard = unheard  # whether nobody reads what is printed any more
         self.received: signal.Signals | None = None
         self.before: dict[signal.Signals, Any] = {}
@@ -36,7 +39,7 @@ class StopSignals:
                 raise KeyboardInterrupt
             return
         self.received = signal.Signals(number)
-        self.note(f"{self.received.name}: finishing this iteration (Ctrl-C again stops at once)")
+        self.note(f"{self.received.name}: finishing this {self.unit} (Ctrl-C again stops at once)")
 
     def __call__(self, record: Record) -> None:
         """The callback after every iteration."""

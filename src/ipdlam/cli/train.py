@@ -30,7 +30,8 @@ def train(
         bool, typer.Option("--quiet", help="print nothing but warnings", rich_help_panel="Output")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="print one JSON object for every iteration", rich_help_panel="Output")
+        bool,
+        typer.Option("--json", help="print a JSON object for every iteration or epoch", rich_help_panel="Output"),
     ] = False,
 ) -> None:
     """Train a network by alternating minimisation.
@@ -41,13 +42,17 @@ def train(
 
       ipdlam train mnist --hidden 1500,1500 --iterations 200 --output runs/mnist
 
+      ipdlam train mnist --batch-size 512 --epochs 10
+
       ipdlam train measurements.csv --label species --loss cross_entropy
 
       ipdlam train mnist --iterations 5 --then adam --then-epochs 10
 
       ipdlam train --resume runs/mnist
 
-    Ctrl-C finishes the iteration, writes a checkpoint and stops; --resume goes on from there, bit for bit.
+    With --batch-size or --epochs, and no --method, it trains on mini-batches.
+
+    Ctrl-C finishes the iteration or epoch, writes a checkpoint and stops; --resume goes on from there, bit for bit.
     """
     if resume is not None and config is not None:
         raise ConfigError("--resume takes the settings of the run; leave out --config")
@@ -75,7 +80,7 @@ def train(
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *details, **more: display.warn(str(message))
         job = Job(resolved, folder, progress=not (quiet or as_json))
-        with StopSignals(display.note, lambda: display.unheard) as stop:
+        with StopSignals(display.note, lambda: display.unheard, job.unit) as stop:
             try:
                 history = job.run(display, resume=resume is not None, stop=stop)
             except DivergenceError as error:
