@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.inputs import Samples
+from ipdlam.linalg import root_mean_square
 from ipdlam.metric import InputMemory
 from ipdlam.network import Network
 from ipdlam.prox import LOSSES, Loss
@@ -112,7 +113,7 @@ class Batchwise:
         self.move_W = {l: torch.zeros_like(weight) for l, weight in W.items()}  # W - W_previous, but for its length
         self.move_b = {l: None if bias is None else torch.zeros_like(bias) for l, bias in b.items()}
         self.batches = 0
-        self.rows = 0.0  # of a usual batch
+        self.rows = 0.0  # samples of a usual batch, or their weights
         self.sizes = dict.fromkeys(network.numbers, 0.0)  # root mean square of z_l at the start
         self.norms = dict.fromkeys(network.numbers, 0.0)  # root mean square of what N_l does to z_l, on average
         self.measured = 0
@@ -177,25 +178,26 @@ class Batchwise:
         settings, layers = self.settings, len(self.network)
         passed = self.forward(batch.X)
         targets = batch.targets(settings.loss, slice(None), self.network.outputs)
-        share = None if batch.weight is None else batch.weight / batch.weight.sum()
+        share = share_of(batch)
         losses = settings.loss.value(targets, passed.z[layers])
         loss = float(losses.mean() if share is None else losses @ share)
         if not math.isfinite(loss):
             return loss
         if self.batches == 0:
-            self._measure_sizes(passed)
-        self._remember(passed, share)
+            self.sizes = {l: root_mean_square(z, share) for l, z in passed.z.items()}
+        samples = count(batch)
+        self._remember(passed, share, samples)
         weight = settings.penalty * (1.0 + settings.proximity)
         first = output_change(settings.loss, targets, passed.z[layers], weight)
         W = {l: self.weight(l) for l in self.network.numbers}
-        changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes)
-        self.rows += (0.05 if self.batches else 1.0) * (len(batch) - self.rows)
-        part = min(1.0, len(batch) / self.rows)  # a ragged batch counts for what it is
+        changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes, share)
+        self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
+        part = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
         directions = {}
         for l, change in changes.items():
             change.mul_(1.0 / len(batch) if share is None else share.unsqueeze(1))
             directions[l] = self._direction(l, change, passed.a[l - 1])
-        self._measure_norms(directions, passed, part)
+        self._measure_norms(directions, passed, share, part)
         length = self.length(progress)
         for l, direction in directions.items():
             self._step(l, direction, part, length)
@@ -217,18 +219,18 @@ class Batchwise:
         The last layer's get the mean, and a third of the deviation, of the targets of outputs of zero. Every
         initialisation then starts from the same signal, however deep the network. Without bias there is no shift.
         """
-        loss, layers, a = self.settings.loss, len(self.network), batch.X
+        loss, layers, a, share = self.settings.loss, len(self.network), batch.X, share_of(batch)
         targets = batch.targets(loss, slice(None), self.network.outputs)
         for l in self.network.numbers:
             W, b = self.weight(l), self.bias(l)
             z = torch.nn.functional.linear(a, W, b)
-            mean = z.mean(0) if b is not None else z.new_zeros(z.shape[1])
-            deviation = float((z - mean).square().mean().sqrt())
+            mean = mean_row(z, share) if b is not None else z.new_zeros(z.shape[1])
+            deviation = root_mean_square(z - mean, share)
             wanted, shift = 1.0, z.new_zeros(z.shape[1])
             if l == layers:
                 goal = loss._prox(targets, torch.zeros_like(z), START_WEIGHT)
-                wanted = START_SPREAD * float((goal - goal.mean(0)).square().mean().sqrt())
-                shift = goal.mean(0) if b is not None else shift
+                wanted = START_SPREAD * root_mean_square(goal - mean_row(goal, share), share)
+                shift = mean_row(goal, share) if b is not None else shift
             scale = wanted / deviation if deviation > 0.0 and wanted > 0.0 else 1.0
             W.mul_(scale)
             if b is not None:
@@ -244,16 +246,13 @@ class Batchwise:
         mixed = float(self.settings.loss.value(targets, outputs.roll(1, 0)).mean())
         return own < UNTRAINED * mixed
 
-    def _measure_sizes(self, passed: Forward) -> None:
-        self.sizes = {l: float(z.square().mean().sqrt()) for l, z in passed.z.items()}
-
-    def _remember(self, passed: Forward, share: Tensor | None) -> None:
+    def _remember(self, passed: Forward, share: Tensor | None, samples: float) -> None:
         """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
         early = self.batches < EARLY
         if self.batches % (REMEMBER_EARLY if early else REMEMBER_EVERY):
             return
         for l, memory in self.memories.items():
-            memory.remember(passed.a[l - 1], share)
+            memory.remember(passed.a[l - 1], share, samples)
             if early or self.batches % REFRESH_EVERY == 0:
                 memory.refresh()
 
@@ -275,15 +274,18 @@ class Batchwise:
         shift = right @ memory.mean
         return Direction(left, right, change.sum(0) - (shift if left is None else left.mT @ shift))
 
-    def _measure_norms(self, directions: dict[int, Direction], passed: Forward, part: float) -> None:
+    def _measure_norms(
+        self, directions: dict[int, Direction], passed: Forward, share: Tensor | None, part: float
+    ) -> None:
         """Every few batches take into the running averages what the directions would do to the layers' outputs."""
         if self.batches >= 10 and self.batches % MEASURE_EVERY:
             return
         self.measured += 1
         new = max(1.0 - NORM_MEMORY, 1.0 / self.measured) * part
+        some = None if share is None else share[:MEASURED_ROWS] / share[:MEASURED_ROWS].sum()
         for l in self.network.numbers[:-1]:
             moved = directions[l].applied(passed.a[l - 1][:MEASURED_ROWS])
-            self.norms[l] += new * (float(moved.square().mean().sqrt()) - self.norms[l])
+            self.norms[l] += new * (root_mean_square(moved, some) - self.norms[l])
 
     def _step(self, l: int, direction: Direction, part: float, length: float) -> None:
         """``W <- W_hat + ...``: the inertial point and the new direction are one running average of directions."""
@@ -305,3 +307,18 @@ class Batchwise:
 
     def _kind(self) -> tuple[torch.dtype, torch.device]:
         return self.network.dtype, self.network.device
+
+
+def share_of(batch: Samples) -> Tensor | None:
+    """The samples' parts in the means over a batch; None where they are equal."""
+    return None if batch.weight is None else batch.weight / batch.weight.sum()
+
+
+def count(batch: Samples) -> float:
+    """The number of samples, or the sum of their weights."""
+    return float(len(batch)) if batch.weight is None else float(batch.weight.sum())
+
+
+def mean_row(x: Tensor, share: Tensor | None) -> Tensor:
+    """The mean over the rows."""
+    return x.mean(0) if share is None else share @ x

@@ -113,6 +113,13 @@ def gain(W: Tensor, c: float, name: str) -> Tensor:
     return torch.cholesky_solve(exact.mT, factor).mT.to(W.dtype)
 
 
+def root_mean_square(x: Tensor, share: Tensor | None = None) -> float:
+    """Over all entries; ``share`` are the parts that the rows have in the mean, equal ones where None."""
+    if share is None:
+        return float(torch.linalg.vector_norm(x)) / math.sqrt(max(1, x.numel()))
+    return math.sqrt(float(torch.linalg.vector_norm(x, dim=1).square() @ share) / max(1, x.shape[1]))
+
+
 def all_finite(matrix: Tensor) -> bool:
     """Whether no entry is NaN or infinite (nor so large that the sum of all overflows)."""
     return math.isfinite(float(matrix.sum()))

@@ -41,13 +41,16 @@ class InputMemory:
         """All that it remembers, but for :attr:`samples`."""
         return {name: getattr(self, name) for name in ("mean", "second", "U", "shrink", "damping")}
 
-    def remember(self, a: Tensor, share: Tensor | None) -> None:
-        """Take a batch into the running averages; ``share`` are the samples' parts of it, equal ones where None."""
-        rows = a.shape[0]
-        most = max(REMEMBERED_BATCHES * rows, REMEMBERED_SAMPLES)
-        new = rows / (self.samples + rows)
-        self.samples = min(self.samples + rows, most)
-        weighted = a * (new / rows) if share is None else a * (new * share).unsqueeze(1)
+    def remember(self, a: Tensor, share: Tensor | None, samples: float | None = None) -> None:
+        """Take a batch into the running averages; ``share`` are the samples' parts of it, equal ones where None.
+
+        It counts for so many ``samples``, by default for its rows; where samples have weights, for their sum.
+        """
+        samples = float(len(a)) if samples is None else samples
+        most = max(REMEMBERED_BATCHES * samples, REMEMBERED_SAMPLES)
+        new = samples / (self.samples + samples)
+        self.samples = min(self.samples + samples, most)
+        weighted = a * (new / len(a)) if share is None else a * (new * share).unsqueeze(1)
         if self.centred:
             self.mean.mul_(1.0 - new).add_(weighted.sum(0))
         self.second.mul_(1.0 - new)

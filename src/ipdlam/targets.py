@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from ipdlam.linalg import root_mean_square
 from ipdlam.network import Network
 from ipdlam.prox import Activation, Loss
 
@@ -16,15 +16,15 @@ def output_change(loss: Loss, targets: Tensor, z: Tensor, weight: float) -> Tens
     return loss._prox(targets, z, weight).sub_(z)
 
 
-def input_change(change: Tensor, W: Tensor, distance: float) -> Tensor:
+def input_change(change: Tensor, W: Tensor, distance: float, share: Tensor | None = None) -> Tensor:
     """``a* - a`` for the inputs of a layer whose outputs are to change by ``change``.
 
     A proximal-linear step: the minimiser of the linear model of ``||z* - a W^T - b||^2 / 2`` around the inputs plus
     ``(mu / 2) ||a* - a||^2``, that is ``change W / mu``, with the one ``mu`` that makes its root mean square
-    ``distance``. Zero where ``change W`` is.
+    ``distance`` (``share`` are the samples' parts in the mean). Zero where ``change W`` is.
     """
     pull = change @ W
-    size = float(torch.linalg.vector_norm(pull)) / pull.numel() ** 0.5
+    size = root_mean_square(pull, share)
     return pull.mul_(distance / size if size > 0.0 else 0.0)
 
 
@@ -41,6 +41,7 @@ def sweep(
     first: Tensor,
     proximity: float,
     sizes: dict[int, float],
+    share: Tensor | None = None,
 ) -> dict[int, Tensor]:
     """``z_l* - z_l`` of every layer, given that of the last one, ``first``.
 
@@ -49,6 +50,6 @@ def sweep(
     """
     changes = {len(network): first}
     for l in range(len(network), 1, -1):
-        a_star = input_change(changes[l], W[l], REACH * sizes[l - 1]).add_(a[l - 1])
+        a_star = input_change(changes[l], W[l], REACH * sizes[l - 1], share).add_(a[l - 1])
         changes[l - 1] = hidden_change(network.activation(l - 1), a_star, z[l - 1], 1.0 + proximity)
     return changes
