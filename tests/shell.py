@@ -12,9 +12,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from typer.testing import CliRunner
 
-from ipdlam.cli import main
+from ipdlam.cli import app, main
 from ipdlam.history import Record
+from ipdlam.runs import RunFolder
 
 
 def fake_curves(histories, path, title=None, unit="iteration"):
@@ -66,6 +68,28 @@ def summary(run):
 
 def same_model(one, other):
     return (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+def assert_same_run(one, other):
+    assert same_model(one, other)
+    assert without_seconds(one) == without_seconds(other)
+
+
+class Killed(BaseException):
+    """Nothing that the program could do something about."""
+
+
+def kill_after(iteration, *arguments):
+    """Train until a record is written, and end as a kill would: nothing else is written."""
+
+    def append(self, record):
+        real(self, record)
+        if record.iteration == iteration:
+            raise Killed
+
+    real = RunFolder.append
+    with mock.patch.object(RunFolder, "append", append), pytest.raises(Killed):
+        CliRunner().invoke(app, ["train", *map(str, arguments), "--quiet"], catch_exceptions=False)
 
 
 def snapshot(folder):

@@ -30,7 +30,7 @@ from ipdlam.history import History, Record
 from ipdlam.problem import Problem
 from ipdlam.runs import RunFolder
 from ipdlam.stages import check_first_stage, counted, ending, hands_over
-from shell import fake_curves, ipdlam_run, records, refused, same_model, snapshot, summary, without_seconds
+from shell import Killed, assert_same_run, fake_curves, ipdlam_run, kill_after, records, refused, snapshot, summary
 
 WARM = ("--hidden", "8", "--iterations", "3", "--then", "adam", "--then-epochs", "4", "--checkpoint-every", "2")
 SETTINGS = {"hidden": (8,), "iterations": 3, "then": "adam", "then_epochs": 4, "checkpoint_every": 2}
@@ -61,30 +61,8 @@ def again(run, tmp_path):
     return shutil.copytree(run.path, tmp_path / "again")
 
 
-def assert_same_run(one, other):
-    assert same_model(one, other)
-    assert without_seconds(one) == without_seconds(other)
-
-
 def names(run):
     return sorted(path.name for path in (run / "checkpoints").iterdir())
-
-
-class Killed(BaseException):
-    """Nothing that the program could do something about."""
-
-
-def kill_after(iteration, *arguments):
-    """Run the command until a record is written, and end it as a kill would: nothing else is written."""
-
-    def append(self, record):
-        real(self, record)
-        if record.iteration == iteration:
-            raise Killed
-
-    real = RunFolder.append
-    with mock.patch.object(RunFolder, "append", append), pytest.raises(Killed):
-        CliRunner().invoke(app, ["train", *map(str, arguments), "--quiet"], catch_exceptions=False)
 
 
 # --- a run with two stages --------------------------------------------------------------------------------------------
