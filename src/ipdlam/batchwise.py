@@ -36,6 +36,7 @@ REFRESH_EVERY = 48  # batches from one metric to the next; early on, whenever th
 MEASURE_EVERY = 8  # batches, and the first ten
 MEASURED_ROWS = 64  # of a batch: a mean over so many rows and all outputs is exact enough
 NORM_MEMORY = 0.9  # of the running average of what steps do
+FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
 UNTRAINED = 0.8  # a model that has learned something has less than this part of the loss of mixed-up outputs
 START_WEIGHT = 0.1  # of the proximal term of the outputs that the start is scaled for
 START_SPREAD = 1.0 / 3.0  # the outputs' deviation at the start, in units of their targets'
@@ -117,6 +118,7 @@ class Batchwise:
         self.sizes = dict.fromkeys(network.numbers, 0.0)  # root mean square of z_l at the start
         self.norms = dict.fromkeys(network.numbers, 0.0)  # root mean square of what N_l does to z_l, on average
         self.measured = 0
+        self.distance = 0.0  # root mean square of z_L* - z_L at the start
 
     def weight(self, l: int) -> Tensor:
         """``W_l``, the model's own."""
@@ -143,6 +145,7 @@ class Batchwise:
             "sizes": list(self.sizes.values()),
             "norms": list(self.norms.values()),
             "measured": self.measured,
+            "distance": self.distance,
             "remembered": [memory.samples for memory in self.memories.values()],
         }
 
@@ -150,6 +153,7 @@ class Batchwise:
         """Take up :meth:`counters`; the tensors remain to be filled."""
         self.batches, self.measured = int(counters["batches"]), int(counters["measured"])
         self.rows = check_number("rows", counters["rows"], low=0.0)
+        self.distance = check_number("distance", counters["distance"], low=0.0)
         numbers = self.network.numbers
         for name in ("sizes", "norms", "remembered"):
             if len(counters[name]) != len(numbers):
@@ -183,12 +187,13 @@ class Batchwise:
         loss = float(losses.mean() if share is None else losses @ share)
         if not math.isfinite(loss):
             return loss
-        if self.batches == 0:
-            self.sizes = {l: root_mean_square(z, share) for l, z in passed.z.items()}
         samples = count(batch)
         self._remember(passed, share, samples)
         weight = settings.penalty * (1.0 + settings.proximity)
         first = output_change(settings.loss, targets, passed.z[layers], weight)
+        distance = root_mean_square(first, share)
+        if self.batches == 0:
+            self.sizes, self.distance = {l: root_mean_square(z, share) for l, z in passed.z.items()}, distance
         W = {l: self.weight(l) for l in self.network.numbers}
         changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes, share)
         self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
@@ -198,9 +203,11 @@ class Batchwise:
             change.mul_(1.0 / len(batch) if share is None else share.unsqueeze(1))
             directions[l] = self._direction(l, change, passed.a[l - 1])
         self._measure_norms(directions, passed, share, part)
-        length = self.length(progress)
+        length, far = self.length(progress), FADING * self.distance
+        # Hidden layers' directions have no size of their own. Without this they would never come to rest.
+        fade = min(1.0, distance / far) if far > 0.0 else 1.0
         for l, direction in directions.items():
-            self._step(l, direction, part, length)
+            self._step(l, direction, part, length if l == layers else fade * length)
         self.batches += 1
         return loss
 
