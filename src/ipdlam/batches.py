@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +15,14 @@ import torch
 from torch import Tensor
 
 from ipdlam.batchwise import Batchwise
+from ipdlam.checkpoint import differences
 from ipdlam.checks import check_integer, check_number
 from ipdlam.course import Course
-from ipdlam.inputs import ArrayLike, Samples, as_tensor
+from ipdlam.inputs import ArrayLike, Samples, as_tensor, check_samples
 from ipdlam.linalg import all_finite
 from ipdlam.loop import Weights
 from ipdlam.network import Network
+from ipdlam.objective import Objective
 
 Loader = Iterable[Any]  # of (x, y) or (x, y, sample_weight)
 
@@ -82,6 +88,26 @@ class BatchRun(Course):
         except RuntimeError as error:
             raise ValueError(f"its order of the samples is none: {str(error).splitlines()[0]}") from error
 
+    def objective(self) -> Objective:
+        """Of this epoch: the constraints hold in every forward pass, so it is the loss."""
+        layers = len(self.state.network)
+        penalty = self.state.settings.penalty
+        return Objective(penalty, self.losses, 0.0, (0.0,) * layers, (0.0,) * (layers - 1), 0.0)
+
+    def check_batch(
+        self, skip: bool, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Samples | None:
+        """A batch that can be learned from; None for one with NaN or infinity that is to be skipped."""
+        network, loss = self.state.network, self.state.settings.loss
+        given = check_kinds(network, x, y, sample_weight)
+        bad = [name for name, tensor in given.items() if tensor.is_floating_point() and not all_finite(tensor)]
+        if bad and skip:
+            self.skipped += 1
+            message = f"a batch was skipped: {bad[0]} holds NaN or infinity ({self.skipped} so far)"
+            warnings.warn(message, UserWarning, stacklevel=4)
+            return None
+        return check_samples(network, loss, given["x"], given["y"], given.get("sample_weight")).counted()
+
     @property
     def planned_part(self) -> float:
         """How much of the planned epochs is done, from 0 to 1."""
@@ -95,6 +121,41 @@ class BatchRun(Course):
         """Keep the plan where it reaches that far, so that a stopped run goes on alike; else make a new one."""
         if self.planned[1] < epochs:
             self.planned = (self.iteration, epochs)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block is done: in the middle of a batch some layers would be a step ahead of others."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():  # nothing that could be put back
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
+def fill_state(state: Batchwise, saved: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Copy into ``state`` what ``state_dict`` gave, if it is of the same settings and a network of the same kind."""
+    found = differences(saved["settings"], settings, "") + differences(saved["network"], state.network.to_dict(), "the")
+    if found:
+        raise ValueError(f"the state is of another trainer: {'; '.join(found)}; make this one like it")
+    state.restore(saved["counters"])
+    for name, tensor in state.tensors().items():
+        tensor.copy_(saved["tensors"][name])
+
+
+def length_of(loader: Loader) -> int | None:
+    """How many batches it has, where it knows; a DataLoader of a stream has a ``len`` that fails."""
+    try:
+        return max(1, len(loader))  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def batches_of(samples: Samples, order: Tensor, batch_size: int, skip: int) -> Iterator[Samples]:

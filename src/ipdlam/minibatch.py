@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -17,23 +16,24 @@ from ipdlam.batches import (
     Loader,
     batches_of,
     check_batch_parts,
-    check_kinds,
     check_loader,
     default_batch_size,
+    fill_state,
     is_array,
+    length_of,
     no_samples,
+    uninterrupted,
 )
-from ipdlam.batchwise import Batchwise, StepSettings
+from ipdlam.batchwise import Batchwise, StepSettings, count
 from ipdlam.checkpoint import Checkpoint
 from ipdlam.checks import check_integer, check_seed
 from ipdlam.errors import DivergenceError
 from ipdlam.evaluation import evaluate
 from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_samples, check_validation
+from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_validation
 from ipdlam.linalg import all_finite
 from ipdlam.loop import Callback, Stopping, check_callbacks
 from ipdlam.network import Network
-from ipdlam.objective import Objective
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.resumable import Resumable
 from ipdlam.settings import by_name, rebuild
@@ -153,10 +153,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         epoch: a loader cannot be entered half-way).
         """
         check_integer("epochs", epochs, 0)
-        stopping, checked = (
-            Stopping(epochs, restore_best, patience, target_score, evaluate_every),
-            check_callbacks(callbacks),
-        )
+        stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
+        checked = check_callbacks(callbacks)
         self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
         return self.go_on(stopping, checked)
 
@@ -178,7 +176,10 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         return self.go_on(stopping, callbacks)
 
     def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
-        self._whole_run().plan_until(stopping.iterations)
+        run = self._whole_run()
+        if run.loader is None and not len(run.samples):
+            raise RuntimeError("the run is one of step(x, y) and has no data of its own; call fit(X, y)")
+        run.plan_until(stopping.iterations)
         return super().go_on(stopping, callbacks)
 
     def start(
@@ -200,43 +201,43 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     def step(self, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """One batch of your own loop; the mean loss of the model on it before the step.
 
-        The first call begins a run. A batch that is skipped gives NaN.
+        The first call begins a run. A batch that is skipped gives NaN. One that fails leaves the weights as they were.
         """
-        if self._run is None:
-            self.network = Network(self.model)
-            self._run = self._allocate(no_samples(self.network), None)
-            self._run.whole = True
-        run = self._whole_run()
-        batch = self._check_batch(run, x, y, sample_weight)
+        run = self._begun()
+        batch = run.check_batch(self.bad_batches == "skip", x, y, sample_weight)
         if batch is None:
             return float("nan")
         progress = run.state.batches / self.horizon if self.horizon is not None else 0.0
-        run.weights = None
-        return self._take(run, batch, progress)
+        if run.weights is not None:  # the model may hold the best ones
+            self.network.write(*run.weights)
+        before, run.weights = self.network.read(), None
+        with uninterrupted():
+            try:
+                loss = self._take(run, batch, progress)
+                if not self._sound():
+                    run.whole = False
+                    raise self._divergence(run)
+            except BaseException:
+                self.network.write(*before)
+                raise
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, besides the model's weights; its tensors are copies."""
-        run = self._whole_run()
-        tensors = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
-        return {"settings": self.settings_dict(), "counters": run.state.counters(), "tensors": tensors}
+        state = self._begun().state
+        return {
+            "settings": self.settings_dict(),
+            "network": self.network.to_dict(),
+            "counters": state.counters(),
+            "tensors": {name: tensor.clone() for name, tensor in state.tensors().items()},
+        }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the trainer of :meth:`state_dict` would have, with :meth:`step`; its settings must be this one's."""
-        for name, value in state["settings"].items():
-            if self.settings_dict().get(name) != value:
-                raise ValueError(
-                    f"the state is of a trainer with {name} {value!r}, but this one has "
-                    f"{self.settings_dict().get(name)!r}; make it with the same settings"
-                )
         self.network = Network(self.model)
         run = self._allocate(no_samples(self.network), None)
-        run.state.restore(state["counters"])
-        wanted, given = run.state.tensors(), state["tensors"]
-        if set(wanted) != set(given) or any(wanted[name].shape != given[name].shape for name in wanted):
-            raise ValueError("the state is of a trainer of another network")
-        for name, tensor in wanted.items():
-            tensor.copy_(given[name])
+        fill_state(run.state, state, self.settings_dict())
         run.whole = True
         self._run = run
 
@@ -316,27 +317,31 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         generator.set_state(run.order)
         try:
             for batch in self._batches(run, generator):
-                if batch is not None:
-                    self._take(run, batch, run.planned_part)
-                run.position += 1
-            if not all(all_finite(weight.detach()) for weight in self.model.parameters()):
+                with uninterrupted():
+                    if batch is not None:
+                        self._take(run, batch, run.planned_part)
+                    run.position += 1
+            if not self._sound():
                 raise self._divergence(run)
-        except DivergenceError:
-            self.network.write(*before)
-            run.whole = False
+        except BaseException as error:
+            run.whole = run.whole and self._sound() and not isinstance(error, DivergenceError)
+            if run.whole:
+                run.weights = self.network.read()  # restore_best may leave others in the model
+            else:
+                self.network.write(*before)
             raise
         if not run.position:
             raise ValueError(
                 "X has no batches: it was empty in this epoch; give an iterable that can be gone through again"
             )
-        objective = self._objective(run)
         run.epoch_batches = run.position
         run.iteration += 1
         run.order = generator.get_state()
-        record = self._record(run, objective, evaluate)
-        run.position, run.losses, run.counted = 0, 0.0, 0.0
         run.weights = self.network.read()
-        return record
+        try:
+            return self._record(run, run.objective(), evaluate)
+        finally:  # also where Ctrl-C ends the evaluation: the epoch is done
+            run.position, run.losses, run.counted = 0, 0.0, 0.0
 
     def _batches(self, run: BatchRun, generator: torch.Generator) -> Iterator[Samples | None]:
         """What is left of this epoch; None for a batch that is skipped."""
@@ -345,50 +350,45 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
             run.epoch_batches = -(-len(run.samples) // run.batch_size)
             yield from batches_of(run.samples, order, run.batch_size, run.position)
             return
-        if isinstance(run.loader, Sized):
-            run.epoch_batches = max(1, len(run.loader))
+        run.epoch_batches = length_of(run.loader) or run.epoch_batches
         for batch in run.loader:
-            yield self._check_batch(run, *check_batch_parts(batch))
+            yield run.check_batch(self.bad_batches == "skip", *check_batch_parts(batch))
 
     def _take(self, run: BatchRun, batch: Samples, progress: float) -> float:
         """Train on one batch; the clock runs."""
         started = time.perf_counter()
         state = run.state
-        run.whole = False  # Ctrl-C in between would leave some layers a step ahead
-        if state.batches == 0 and len(batch) > 1 and not self._keeps(state, batch):
-            state.rescale(batch)
-        loss = state.update(batch, progress)
+        run.whole = False  # what fails in between leaves some layers a step ahead
+        try:
+            if state.batches == 0 and len(batch) > 1 and not self._keeps(state, batch):
+                state.rescale(batch)
+            loss = state.update(batch, progress)
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # of moments that overflow
+            raise self._divergence(run) from error
         run.whole = True
         if not math.isfinite(loss):
             raise self._divergence(run)
-        weight = float(len(batch)) if batch.weight is None else float(batch.weight.sum())
+        weight = count(batch)
         run.losses += loss * weight
         run.counted += weight
         run.seconds += time.perf_counter() - started
         return loss
 
+    def _begun(self) -> BatchRun:
+        """The run; a loop of the user's begins one where there is none."""
+        if self._run is None:
+            self.network = Network(self.model)
+            self._run = self._allocate(no_samples(self.network), None)
+            self._run.whole = True
+        return self._whole_run()
+
+    def _sound(self) -> bool:
+        """Whether the model's weights are finite."""
+        return all(all_finite(weight.detach()) for weight in self.model.parameters())
+
     def _keeps(self, state: Batchwise, batch: Samples) -> bool:
         """Whether the weights that the model came with are taken as they are."""
         return self.start_from == "keep" or (self.start_from == "auto" and state.knows_something(batch))
-
-    def _objective(self, run: BatchRun) -> Objective:
-        """The constraints hold in every forward pass, so the objective is the loss."""
-        layers = len(self.network)
-        return Objective(self.settings.penalty, run.losses, 0.0, (0.0,) * layers, (0.0,) * (layers - 1), 0.0)
-
-    def _check_batch(
-        self, run: BatchRun, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> Samples | None:
-        """A batch that can be learned from, or None where it is skipped."""
-        given = check_kinds(self.network, x, y, sample_weight)
-        bad = [name for name, tensor in given.items() if tensor.is_floating_point() and not all_finite(tensor)]
-        if bad and self.bad_batches == "skip":
-            run.skipped += 1
-            warnings.warn(
-                f"a batch was skipped: {bad[0]} holds NaN or infinity ({run.skipped} so far)", UserWarning, stacklevel=4
-            )
-            return None
-        return check_samples(self.network, self.loss, given["x"], given["y"], given.get("sample_weight")).counted()
 
     def _divergence(self, run: BatchRun) -> DivergenceError:
         run.history.stop_reason = "diverged"
