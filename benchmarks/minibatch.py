@@ -1,7 +1,7 @@
 """How accurate the mini-batch method is with its default settings, where they hold, and what each setting is good for.
 
     IPDLAM_DATA=... python benchmarks/minibatch.py            # all parts; writes results/minibatch.json
-    IPDLAM_DATA=... python benchmarks/minibatch.py bars       # 784-1500-1500-10 for 20 epochs, and ten layers of 300
+    IPDLAM_DATA=... python benchmarks/minibatch.py bars       # 784-1500-1500-10 for 10 epochs, and ten layers of 300
     IPDLAM_DATA=... python benchmarks/minibatch.py range      # widths, depths, batches and data, beside Adam
     IPDLAM_DATA=... python benchmarks/minibatch.py ablation   # every setting changed, one at a time
     python benchmarks/minibatch.py --scale smoke              # digits, seconds
@@ -51,7 +51,7 @@ def bars(smoke: bool) -> Iterator[Spec]:
     seeds = range(1 if smoke else 3)
     for seed in seeds:
         for data in ["digits"] if smoke else ["mnist", "fashion-mnist"]:
-            yield spec("bars", data, [50] * 2 if smoke else [1500] * 2, 2 if smoke else 20, seed=seed)
+            yield spec("bars", data, [50] * 2 if smoke else [1500] * 2, 2 if smoke else 10, seed=seed)
     for seed in seeds:
         for initialisation in ("he", "torch", "paper"):
             for epochs in [2] if smoke else [3, 10]:

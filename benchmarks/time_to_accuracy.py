@@ -37,16 +37,16 @@ from ipdlam.schedules import StepSchedule
 
 TARGETS = {"mnist": (0.97, 0.98, 0.984), "fashion-mnist": (0.88, 0.89, 0.90), "digits": (0.8, 0.9, 0.95)}
 EPOCHS = {"mnist": 5, "fashion-mnist": 10, "digits": 4}
-TUNING_EPOCHS = {"mnist": 3, "fashion-mnist": 3, "digits": 2}
+TUNING_EPOCHS = {"mnist": 2, "fashion-mnist": 2, "digits": 2}
 TURNS = 4  # to an epoch
 SEEDS, TUNING_SEED = (0, 1, 2), 100
 HELD_OUT = 5000
 
 OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], str, tuple[float, ...]]] = {
     "adam": (torch.optim.Adam, "squared", (0.0005, 0.001, 0.002, 0.004)),
-    "adam, cross-entropy": (torch.optim.Adam, "cross_entropy", (0.0005, 0.001, 0.002, 0.004)),
-    "amsgrad": (functools.partial(torch.optim.Adam, amsgrad=True), "squared", (0.0005, 0.001, 0.002, 0.004)),
-    "adamw": (torch.optim.AdamW, "squared", (0.0005, 0.001, 0.002, 0.004)),
+    "adam, cross-entropy": (torch.optim.Adam, "cross_entropy", (0.0005, 0.001, 0.002)),
+    "amsgrad": (functools.partial(torch.optim.Adam, amsgrad=True), "squared", (0.0005, 0.001, 0.002)),
+    "adamw": (torch.optim.AdamW, "squared", (0.0005, 0.001, 0.002)),
     "rmsprop": (torch.optim.RMSprop, "squared", (0.0003, 0.001, 0.002)),
     "sgd with momentum": (functools.partial(torch.optim.SGD, momentum=0.9), "squared", (0.03, 0.1, 0.3)),
 }

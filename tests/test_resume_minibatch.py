@@ -162,7 +162,7 @@ def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
 @pytest.mark.parametrize("error", [RuntimeError("no luck"), KeyboardInterrupt()])
 def test_a_batch_that_fails_half_way_leaves_the_weights_before_the_epoch(monkeypatch, error):
     """Some layers are a step ahead of others: no run can go on from there."""
-    model, real, calls = network(), Batchwise._step, []
+    model, real, calls = network(), Batchwise._move, []
 
     def failing(self, l, *rest):
         calls.append(l)
@@ -172,7 +172,7 @@ def test_a_batch_that_fails_half_way_leaves_the_weights_before_the_epoch(monkeyp
 
     kept = {}
     trainer = MiniBatchIPDLAM(model, batch_size=16)
-    monkeypatch.setattr(Batchwise, "_step", failing)
+    monkeypatch.setattr(Batchwise, "_move", failing)
     with suppress(RuntimeError):  # Ctrl-C ends fit as usual
         trainer.fit(X, Y, epochs=3, callbacks=[lambda record: kept.update({record.epoch: weights(model)})])
     assert trainer.history.stop_reason in ("RuntimeError", "interrupted")

@@ -97,7 +97,7 @@ class BatchRun(Course):
     def check_batch(
         self, skip: bool, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Samples | None:
-        """A batch that can be learned from; None for one with NaN or infinity that is to be skipped."""
+        """A batch to learn from; None for one with NaN or infinity that is to be skipped, or of weight zero."""
         network, loss = self.state.network, self.state.settings.loss
         given = check_kinds(network, x, y, sample_weight)
         bad = [name for name, tensor in given.items() if tensor.is_floating_point() and not all_finite(tensor)]
@@ -106,6 +106,8 @@ class BatchRun(Course):
             message = f"a batch was skipped: {bad[0]} holds NaN or infinity ({self.skipped} so far)"
             warnings.warn(message, UserWarning, stacklevel=4)
             return None
+        if sample_weight is not None and not bool(given["sample_weight"].any()):
+            return None  # nothing counts
         return check_samples(network, loss, given["x"], given["y"], given.get("sample_weight")).counted()
 
     @property
@@ -120,7 +122,7 @@ class BatchRun(Course):
     def plan_until(self, epochs: int) -> None:
         """Keep the plan where it reaches that far, so that a stopped run goes on alike; else make a new one."""
         if self.planned[1] < epochs:
-            self.planned = (self.iteration, epochs)
+            self.planned, self.state.rise_from = (self.iteration, epochs), self.state.batches
 
 
 @contextmanager
@@ -142,7 +144,11 @@ def uninterrupted() -> Iterator[None]:
 
 def fill_state(state: Batchwise, saved: dict[str, Any], settings: dict[str, Any]) -> None:
     """Copy into ``state`` what ``state_dict`` gave, if it is of the same settings and a network of the same kind."""
-    found = differences(saved["settings"], settings, "") + differences(saved["network"], state.network.to_dict(), "the")
+    free = ("batch_size", "seed", "horizon", "bad_batches", "chunk_size")  # what the next step does not depend on
+    was, is_now = (
+        {name: value for name, value in own.items() if name not in free} for own in (saved["settings"], settings)
+    )
+    found = differences(was, is_now, "") + differences(saved["network"], state.network.to_dict(), "the")
     if found:
         raise ValueError(f"the state is of another trainer: {'; '.join(found)}; make this one like it")
     state.restore(saved["counters"])

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
+from ipdlam.errors import SolveError
 from ipdlam.inputs import Samples
 from ipdlam.linalg import root_mean_square
 from ipdlam.metric import InputMemory
@@ -36,6 +37,7 @@ REFRESH_EVERY = 48  # batches from one metric to the next; early on, whenever th
 MEASURE_EVERY = 8  # batches, and the first ten
 MEASURED_ROWS = 64  # of a batch: a mean over so many rows and all outputs is exact enough
 NORM_MEMORY = 0.9  # of the running average of what steps do
+LARGEST = 1e30  # of a step: beyond it float32 overflows
 FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
 UNTRAINED = 0.8  # a model that has learned something has less than this part of the loss of mixed-up outputs
 START_WEIGHT = 0.1  # of the proximal term of the outputs that the start is scaled for
@@ -55,7 +57,8 @@ class StepSettings:
     weight_decay: float
 
     def __post_init__(self) -> None:
-        for name in ("step", "proximity", "penalty"):
+        check_number("step", self.step, low=0.0, high=LARGEST, strict=True)
+        for name in ("proximity", "penalty"):
             check_number(name, getattr(self, name), low=0.0, strict=True)
         for name in ("inertia", "weight_decay"):
             check_number(name, getattr(self, name), low=0.0)
@@ -113,7 +116,9 @@ class Batchwise:
         W, b = network.read()
         self.move_W = {l: torch.zeros_like(weight) for l, weight in W.items()}  # W - W_previous, but for its length
         self.move_b = {l: None if bias is None else torch.zeros_like(bias) for l, bias in b.items()}
+        self.prepared = False
         self.batches = 0
+        self.rise_from = 0  # the batch from which the steps rise
         self.rows = 0.0  # samples of a usual batch, or their weights
         self.sizes = dict.fromkeys(network.numbers, 0.0)  # root mean square of z_l at the start
         self.norms = dict.fromkeys(network.numbers, 0.0)  # root mean square of what N_l does to z_l, on average
@@ -140,7 +145,9 @@ class Batchwise:
     def counters(self) -> dict[str, Any]:
         """Everything else that the next batch depends on, in plain JSON types."""
         return {
+            "prepared": self.prepared,
             "batches": self.batches,
+            "rise_from": self.rise_from,
             "rows": self.rows,
             "sizes": list(self.sizes.values()),
             "norms": list(self.norms.values()),
@@ -151,7 +158,9 @@ class Batchwise:
 
     def restore(self, counters: dict[str, Any]) -> None:
         """Take up :meth:`counters`; the tensors remain to be filled."""
-        self.batches, self.measured = int(counters["batches"]), int(counters["measured"])
+        self.prepared = bool(counters["prepared"])
+        for name in ("batches", "rise_from", "measured"):
+            setattr(self, name, check_integer(name, counters[name], 0))
         self.rows = check_number("rows", counters["rows"], low=0.0)
         self.distance = check_number("distance", counters["distance"], low=0.0)
         numbers = self.network.numbers
@@ -203,11 +212,12 @@ class Batchwise:
             change.mul_(1.0 / len(batch) if share is None else share.unsqueeze(1))
             directions[l] = self._direction(l, change, passed.a[l - 1])
         self._measure_norms(directions, passed, share, part)
-        length, far = self.length(progress), FADING * self.distance
+        for l, direction in directions.items():
+            self._move(l, direction, part)
+        far = FADING * self.distance
         # Hidden layers' directions have no size of their own. Without this they would never come to rest.
         fade = min(1.0, distance / far) if far > 0.0 else 1.0
-        for l, direction in directions.items():
-            self._step(l, direction, part, length if l == layers else fade * length)
+        self._step(self.length(progress), fade)
         self.batches += 1
         return loss
 
@@ -218,7 +228,7 @@ class Batchwise:
         least-squares solution for them.
         """
         settings = self.settings
-        return settings.step * SCHEDULE.at(self.batches, progress) / math.sqrt(len(self.network))
+        return settings.step * SCHEDULE.at(self.batches - self.rise_from, progress) / math.sqrt(len(self.network))
 
     def rescale(self, batch: Samples) -> None:
         """Scale and shift every layer so that its outputs on the batch have mean 0 and deviation 1 over the samples.
@@ -230,7 +240,7 @@ class Batchwise:
         targets = batch.targets(loss, slice(None), self.network.outputs)
         for l in self.network.numbers:
             W, b = self.weight(l), self.bias(l)
-            z = torch.nn.functional.linear(a, W, b)
+            z = a @ W.mT  # beside a bias, small inputs would be rounded off
             mean = mean_row(z, share) if b is not None else z.new_zeros(z.shape[1])
             deviation = root_mean_square(z - mean, share)
             wanted, shift = 1.0, z.new_zeros(z.shape[1])
@@ -241,17 +251,29 @@ class Batchwise:
             scale = wanted / deviation if deviation > 0.0 and wanted > 0.0 else 1.0
             W.mul_(scale)
             if b is not None:
-                b.sub_(mean).mul_(scale).add_(shift)
+                torch.sub(shift, mean, alpha=scale, out=b)
             if l < layers:
                 a = self.network.activation(l).value((z - mean) * scale)
 
+    def prepare(self, batch: Samples, start: str) -> None:
+        """Once, before the first batch: rescale the layers, unless the weights are to be kept."""
+        if self.prepared or len(batch) < 2:  # one sample has no deviation
+            return
+        if start == "rescale" or (start == "auto" and not self.knows_something(batch)):
+            self.rescale(batch)
+        self.prepared = True
+
     def knows_something(self, batch: Samples) -> bool:
-        """Whether the model's loss is much lower than with the outputs of other samples: it has been trained."""
+        """Whether the model has been trained: its loss is much lower than with the outputs of other samples.
+
+        In a batch of one class those are as good; there it must be much lower than that of outputs of zero.
+        """
         outputs = self.forward(batch.X).z[len(self.network)]
-        targets = batch.targets(self.settings.loss, slice(None), self.network.outputs)
-        own = float(self.settings.loss.value(targets, outputs).mean())
-        mixed = float(self.settings.loss.value(targets, outputs.roll(1, 0)).mean())
-        return own < UNTRAINED * mixed
+        loss, targets = self.settings.loss, batch.targets(self.settings.loss, slice(None), self.network.outputs)
+        own, mixed, nothing = (
+            float(loss.value(targets, x).mean()) for x in (outputs, outputs.roll(1, 0), torch.zeros_like(outputs))
+        )
+        return own < UNTRAINED * mixed or own < 0.5 * UNTRAINED * nothing
 
     def _remember(self, passed: Forward, share: Tensor | None, samples: float) -> None:
         """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
@@ -294,17 +316,27 @@ class Batchwise:
             moved = directions[l].applied(passed.a[l - 1][:MEASURED_ROWS])
             self.norms[l] += new * (root_mean_square(moved, some) - self.norms[l])
 
-    def _step(self, l: int, direction: Direction, part: float, length: float) -> None:
-        """``W <- W_hat + ...``: the inertial point and the new direction are one running average of directions."""
-        beta, decay, unit = self.settings.inertia, self.settings.weight_decay, self._unit(l)
-        W, b, move_b = self.weight(l), self.bias(l), self.move_b[l]
+    def _move(self, l: int, direction: Direction, part: float) -> None:
+        """``W_hat - W`` and the new direction are one running average of directions."""
+        beta, move_b = self.settings.inertia, self.move_b[l]
         direction.add_to(self.move_W[l], beta, (1.0 - beta) * part)
-        if decay > 0.0:
-            W.mul_(1.0 - decay * length)
-        W.add_(self.move_W[l], alpha=length * unit)
-        if b is not None and move_b is not None and direction.bias is not None:
+        if move_b is not None and direction.bias is not None:
             move_b.mul_(beta).add_(direction.bias, alpha=(1.0 - beta) * part)
-            b.add_(move_b, alpha=length * unit)
+
+    def _step(self, length: float, fade: float) -> None:
+        """All weights along their moves; none of them where one would overflow."""
+        layers, decay = len(self.network), self.settings.weight_decay
+        lengths = {l: length * self._unit(l) * (1.0 if l == layers else fade) for l in self.network.numbers}
+        for l, move in self.move_W.items():
+            if not lengths[l] * float(torch.linalg.vector_norm(move)) < LARGEST:
+                raise SolveError(f"the step of layer {l} is not finite")
+        for l, move in self.move_W.items():
+            W, b, move_b = self.weight(l), self.bias(l), self.move_b[l]
+            if decay > 0.0:
+                W.mul_(max(0.0, 1.0 - decay * length))
+            W.add_(move, alpha=lengths[l])
+            if b is not None and move_b is not None:
+                b.add_(move_b, alpha=lengths[l])
 
     def _unit(self, l: int) -> float:
         """How much of its direction changes the outputs of a hidden layer by as much as they measure."""

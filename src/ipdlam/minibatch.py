@@ -27,7 +27,7 @@ from ipdlam.batches import (
 from ipdlam.batchwise import Batchwise, StepSettings, count
 from ipdlam.checkpoint import Checkpoint
 from ipdlam.checks import check_integer, check_seed
-from ipdlam.errors import DivergenceError
+from ipdlam.errors import DivergenceError, SolveError
 from ipdlam.evaluation import evaluate
 from ipdlam.history import History, Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_validation
@@ -41,6 +41,7 @@ from ipdlam.shards import default_chunk_size
 
 STARTS = ("auto", "rescale", "keep")
 BAD_BATCHES = ("refuse", "skip")
+START_ROWS = 256  # of the samples that the start is scaled on, where batches are smaller
 
 
 class MiniBatchIPDLAM(Resumable[BatchRun]):
@@ -81,8 +82,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     seed
         Of the order of the samples in ``fit(X, y)``, and of nothing else.
     start
-        ``"rescale"`` scales and shifts the layers on the first batch so that their outputs have mean 0 and deviation 1;
-        ``"keep"`` takes the weights as they are; ``"auto"`` keeps those of a model that has been trained.
+        ``"rescale"`` scales and shifts the layers so that their outputs on the first samples have mean 0 and deviation
+        1; ``"keep"`` takes the weights as they are; ``"auto"`` keeps those of a model that has been trained.
     horizon
         For your own loop of :meth:`step`: the number of batches over which the steps descend; by default they do not.
     bad_batches
@@ -201,7 +202,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     def step(self, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """One batch of your own loop; the mean loss of the model on it before the step.
 
-        The first call begins a run. A batch that is skipped gives NaN. One that fails leaves the weights as they were.
+        The first call begins a run. A batch that is skipped gives NaN; one that diverges leaves the weights alone.
         """
         run = self._begun()
         batch = run.check_batch(self.bad_batches == "skip", x, y, sample_weight)
@@ -210,17 +211,9 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         progress = run.state.batches / self.horizon if self.horizon is not None else 0.0
         if run.weights is not None:  # the model may hold the best ones
             self.network.write(*run.weights)
-        before, run.weights = self.network.read(), None
+        run.weights = None
         with uninterrupted():
-            try:
-                loss = self._take(run, batch, progress)
-                if not self._sound():
-                    run.whole = False
-                    raise self._divergence(run)
-            except BaseException:
-                self.network.write(*before)
-                raise
-        return loss
+            return self._take(run, batch, progress)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, besides the model's weights; its tensors are copies."""
@@ -348,6 +341,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         if run.loader is None:
             order = torch.randperm(len(run.samples), generator=generator).to(self.network.device)
             run.epoch_batches = -(-len(run.samples) // run.batch_size)
+            first = order[: max(run.batch_size, START_ROWS)]
+            run.state.prepare(run.samples.picked(first), self.start_from)
             yield from batches_of(run.samples, order, run.batch_size, run.position)
             return
         run.epoch_batches = length_of(run.loader) or run.epoch_batches
@@ -360,10 +355,9 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         state = run.state
         run.whole = False  # what fails in between leaves some layers a step ahead
         try:
-            if state.batches == 0 and len(batch) > 1 and not self._keeps(state, batch):
-                state.rescale(batch)
+            state.prepare(batch, self.start_from)
             loss = state.update(batch, progress)
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # of moments that overflow
+        except (SolveError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]  # of what overflows
             raise self._divergence(run) from error
         run.whole = True
         if not math.isfinite(loss):
@@ -385,10 +379,6 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     def _sound(self) -> bool:
         """Whether the model's weights are finite."""
         return all(all_finite(weight.detach()) for weight in self.model.parameters())
-
-    def _keeps(self, state: Batchwise, batch: Samples) -> bool:
-        """Whether the weights that the model came with are taken as they are."""
-        return self.start_from == "keep" or (self.start_from == "auto" and state.knows_something(batch))
 
     def _divergence(self, run: BatchRun) -> DivergenceError:
         run.history.stop_reason = "diverged"
