@@ -172,7 +172,8 @@ def test_a_batch_with_nan_is_skipped_where_the_user_says_so():
     ("settings", "message"),
     [
         ({"loss": "l2"}, "loss must be one of squared, .*, got 'l2'"),
-        *[({name: 0.0}, f"{name} must be a finite number > 0, got 0.0") for name in ("step", "proximity", "penalty")],
+        ({"step": 0.0}, r"step must be a finite number > 0 and <= 1e\+30, got 0.0"),
+        *[({name: 0.0}, f"{name} must be a finite number > 0, got 0.0") for name in ("proximity", "penalty")],
         *[({name: math.nan}, f"{name} must be a finite number") for name in ("step", "inertia", "weight_decay")],
         ({"inertia": 1.0}, "inertia must be below 1, got 1.0"),
         ({"weight_decay": -1.0}, "weight_decay must be a finite number >= 0, got -1.0"),
