@@ -84,8 +84,11 @@ def compare(
 ) -> None:
     """Train the same network from the same weights by several methods, and show them side by side.
 
-    One iteration of minibatch or of an optimizer is one epoch; seconds count training only. With --seconds, minibatch
-    plans as many epochs as fit, by a short trial that counts. Writes comparison.json and curves.png.
+    One iteration of minibatch or of an optimizer is one epoch; seconds count training only.
+
+    With --seconds, minibatch plans as many epochs as fit, by a short trial that counts.
+
+    Writes comparison.json and curves.png.
 
     Examples:
 
