@@ -449,7 +449,7 @@ def test_a_run_that_diverges(tmp_path):
 
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_help(command):
-    result = CliRunner().invoke(app, [command, "--help"], env={"TERMINAL_WIDTH": "200", "COLUMNS": "200"})
+    result = CliRunner().invoke(app, [command, "--help"], env={"TERMINAL_WIDTH": "80", "COLUMNS": "80"})
     text = " ".join(result.output.replace("│", " ").split())
     assert "delta in the paper [default: 1; minibatch 3]" in text
     assert "512, or 64 below 10000 samples" in text
