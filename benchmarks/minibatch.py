@@ -62,7 +62,7 @@ def bars(smoke: bool) -> Iterator[Spec]:
 
 
 def over_range(smoke: bool) -> Iterator[Spec]:
-    epochs, images = (1, "digits") if smoke else (5, "mnist")
+    epochs, images = (1, "digits") if smoke else (3, "mnist")
     problems: list[tuple[str, list[int], dict[str, Any]]] = [
         *((images, [width] * 2, {}) for width in ([20] if smoke else [100, 500, 2000])),
         *((images, [300] * depth, {}) for depth in ([] if smoke else [1, 3, 5, 10])),

@@ -100,8 +100,8 @@ class BatchRun(Course):
         """A batch to learn from; None for one with NaN or infinity that is to be skipped, or of weight zero."""
         network, loss = self.state.network, self.state.settings.loss
         given = check_kinds(network, x, y, sample_weight)
-        bad = [name for name, tensor in given.items() if tensor.is_floating_point() and not all_finite(tensor)]
-        if bad and skip:
+        bad = [name for name, tensor in given.items() if skip and tensor.is_floating_point() and not all_finite(tensor)]
+        if bad:
             self.skipped += 1
             message = f"a batch was skipped: {bad[0]} holds NaN or infinity ({self.skipped} so far)"
             warnings.warn(message, UserWarning, stacklevel=4)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipdlam.linalg import all_finite
 from ipdlam.network import Network
 from ipdlam.prox import Loss
 
@@ -149,6 +150,8 @@ def shape(tensor: Tensor) -> str:
 def to_model(name: str, tensor: Tensor, network: Network) -> Tensor:
     """The tensor in the model's precision and on its device; NaN, infinity and overflow are refused by place."""
     converted = tensor.to(network.device, network.dtype)
+    if all_finite(converted):  # at once; a sum that overflows is looked at below
+        return converted
     for start in range(0, tensor.shape[0], 4096):  # the whole array's mask would cost a quarter of its memory
         finite = torch.isfinite(converted[start : start + 4096])
         if not bool(finite.all()):
