@@ -295,3 +295,44 @@ def test_divergence_leaves_finite_weights(activation, start, step, scale):
             stepping.step(x, y)
             assert finite(model)
     assert finite(model)
+
+
+@pytest.mark.parametrize("first", ["one sample", "one sample repeated", "zeros"])
+def test_a_first_batch_that_does_not_vary_does_no_harm(first):
+    """It has no deviation to scale by and no covariance: the start and the metric wait for the next ones."""
+    (images, labels), _ = digits()
+    x, y = images[:64], labels[:64]
+    x, y = {"one sample": (x[:1], y[:1]), "one sample repeated": (x[:1].repeat(64, 1), y)}.get(first, (0.0 * x, y))
+    trainer = MiniBatchIPDLAM(mlp((64, 40, 40, 10), "relu", "torch", 0, torch.float32, "cpu"))
+    trainer.step(x, y)
+    losses = [trainer.step(images[i : i + 64], labels[i : i + 64]) for i in range(64, 1088, 64)]
+    assert max(losses) < 1.0
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_small_batches_learn(batch_size):
+    (images, labels), (held_out, answers) = digits()
+    model = mlp((64, 40, 10), "relu", "torch", 0, torch.float32, "cpu")
+    history = MiniBatchIPDLAM(model, batch_size=batch_size).fit(
+        images[:400], labels[:400], epochs=2, validation_data=(held_out, answers)
+    )
+    assert history[-1].validation_accuracy > 0.85
+
+
+def test_a_start_that_overflows_leaves_the_weights_alone():
+    model = make_model(WIDTHS, dtype=torch.float32)
+    before = weights(model)
+    with pytest.raises(DivergenceError):
+        MiniBatchIPDLAM(model).step(X.float(), 1e30 * TARGETS.float())
+    assert all(torch.equal(a, b) for a, b in zip(weights(model), before, strict=True))
+
+
+def test_a_trained_model_is_kept_also_where_neighbours_are_alike():
+    t = torch.linspace(0.0, 20.0, 512).unsqueeze(1)
+    features, targets = torch.cat([t.sin(), t.cos(), 0.1 * t], 1), (2.0 * t).sin()
+    model = mlp((3, 40, 1), "relu", "torch", 0, torch.float32, "cpu")
+    MiniBatchIPDLAM(model).fit(features, targets, epochs=60)
+    before = loss_of(model, "squared", features, targets)
+    MiniBatchIPDLAM(model, step=1e-9).step(features[:128], targets[:128])
+    assert loss_of(model, "squared", features, targets) < 1.1 * before

@@ -182,8 +182,7 @@ def test_a_batch_that_fails_half_way_leaves_the_weights_before_the_epoch(monkeyp
         trainer.continue_fit(epochs=1)
 
 
-@pytest.mark.parametrize("go_on", ["fit", "step"])
-def test_it_goes_on_from_the_last_iterate_also_after_restore_best(go_on):
+def test_it_goes_on_from_the_last_iterate_also_after_restore_best():
     runs = [MiniBatchIPDLAM(network(), batch_size=16) for _ in range(2)]
     settings = {"epochs": 12, "validation_data": (X[:9], Y.roll(1)[:9]), "callbacks": [stop_at(8)]}
     for trainer, best in zip(runs, (False, True), strict=True):
@@ -191,11 +190,37 @@ def test_it_goes_on_from_the_last_iterate_also_after_restore_best(go_on):
     assert history.best.epoch < 8
     assert not same(runs[0].model, runs[1].model)  # or this test shows nothing
     for trainer in runs:
-        if go_on == "step":
-            trainer.step(*BATCHES[0])
-        else:
-            trainer.continue_fit(epochs=2)
+        trainer.continue_fit(epochs=2)
     assert same(runs[0].model, runs[1].model)
+
+
+def test_a_loop_of_steps_goes_on_from_the_model_as_it_is_and_so_does_its_state():
+    """After restore_best the model holds the best weights, and they are what a user saves beside the state."""
+    first, second = MiniBatchIPDLAM(network()), MiniBatchIPDLAM(network(seed=2))
+    first.fit(X, Y, epochs=8, restore_best=True, validation_data=(X[:9], Y.roll(1)[:9]))
+    best = weights(first.model)
+    second.model.load_state_dict(first.model.state_dict())
+    second.load_state_dict(first.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(weights(first.model), best, strict=True))
+    for trainer in (first, second):
+        trainer.step(*BATCHES[0])
+    assert same(first.model, second.model)
+
+
+def test_a_run_of_steps_cannot_be_saved_as_one_that_can_be_loaded_with_data(tmp_path):
+    trainer = MiniBatchIPDLAM(network())
+    trainer.step(*BATCHES[0])
+    with pytest.raises(CheckpointError, match=r"save state_dict\(\), or light=True"):
+        trainer.save(tmp_path / "c")
+    trainer.save(tmp_path / "light", light=True)
+
+
+def test_the_descent_of_a_loop_of_steps_begins_where_fit_ended():
+    trainer = MiniBatchIPDLAM(network(), horizon=4)
+    trainer.fit(X, Y, epochs=3)
+    before = weights(trainer.model)
+    trainer.step(*BATCHES[0])
+    assert not all(torch.equal(a, b) for a, b in zip(weights(trainer.model), before, strict=True))
 
 
 def test_a_loader_goes_on_with_the_next_epoch(tmp_path):

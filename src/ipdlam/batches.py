@@ -18,6 +18,7 @@ from ipdlam.batchwise import Batchwise
 from ipdlam.checkpoint import differences
 from ipdlam.checks import check_integer, check_number
 from ipdlam.course import Course
+from ipdlam.errors import DivergenceError
 from ipdlam.inputs import ArrayLike, Samples, as_tensor, check_samples
 from ipdlam.linalg import all_finite
 from ipdlam.loop import Weights
@@ -110,6 +111,16 @@ class BatchRun(Course):
             return None  # nothing counts
         return check_samples(network, loss, given["x"], given["y"], given.get("sample_weight")).counted()
 
+    def divergence(self) -> DivergenceError:
+        """What to raise where a batch cannot be learned from; the run is over."""
+        self.history.stop_reason = "diverged"
+        return DivergenceError(
+            f"the loss of batch {self.state.batches + 1} is not finite; in fit the model holds the weights of epoch "
+            f"{self.iteration} (the best ones with restore_best). Use a step below {self.state.settings.step:g}, or "
+            "scale the inputs and real targets",
+            self.history,
+        )
+
     @property
     def planned_part(self) -> float:
         """How much of the planned epochs is done, from 0 to 1."""
@@ -144,7 +155,7 @@ def uninterrupted() -> Iterator[None]:
 
 def fill_state(state: Batchwise, saved: dict[str, Any], settings: dict[str, Any]) -> None:
     """Copy into ``state`` what ``state_dict`` gave, if it is of the same settings and a network of the same kind."""
-    free = ("batch_size", "seed", "horizon", "bad_batches", "chunk_size")  # what the next step does not depend on
+    free = ("batch_size", "seed", "bad_batches", "chunk_size")  # what the next step does not depend on
     was, is_now = (
         {name: value for name, value in own.items() if name not in free} for own in (saved["settings"], settings)
     )
@@ -152,7 +163,10 @@ def fill_state(state: Batchwise, saved: dict[str, Any], settings: dict[str, Any]
     if found:
         raise ValueError(f"the state is of another trainer: {'; '.join(found)}; make this one like it")
     state.restore(saved["counters"])
-    for name, tensor in state.tensors().items():
+    wanted = state.tensors()
+    if set(wanted) != set(saved["tensors"]):
+        raise ValueError("the state does not hold the tensors of such a trainer; it is damaged, or of another version")
+    for name, tensor in wanted.items():
         tensor.copy_(saved["tensors"][name])
 
 
@@ -168,6 +182,11 @@ def batches_of(samples: Samples, order: Tensor, batch_size: int, skip: int) -> I
     """The samples in this order, so many at a time, without the first ``skip`` batches."""
     for rows in samples.rows(batch_size)[skip:]:
         yield samples.picked(order[rows])
+
+
+def unit_of(weight: Tensor) -> float:
+    """The weight that counts as one sample: the smallest, or a hundredth of the mean where that is tiny."""
+    return float(torch.maximum(weight[weight > 0].min(), 0.01 * weight.mean()))
 
 
 def no_samples(network: Network) -> Samples:

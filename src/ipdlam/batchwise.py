@@ -22,7 +22,7 @@ from torch import Tensor
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import SolveError
 from ipdlam.inputs import Samples
-from ipdlam.linalg import root_mean_square
+from ipdlam.linalg import all_finite, root_mean_square
 from ipdlam.metric import InputMemory
 from ipdlam.network import Network
 from ipdlam.prox import LOSSES, Loss
@@ -31,14 +31,19 @@ from ipdlam.settings import describe
 from ipdlam.targets import output_change, sweep
 
 SCHEDULE = StepSchedule()
-EARLY = 48  # batches in which all that follows is done more often: everything changes fast
-REMEMBER_EVERY, REMEMBER_EARLY = 16, 4  # batches; inputs change slowly, and what the memory does not see costs nothing
-REFRESH_EVERY = 48  # batches from one metric to the next; early on, whenever the memory has seen something
+EARLY = 51  # batches in which all that follows is done more often: everything changes fast
+ALL_AT_FIRST = 8  # batches that the memory sees all of: the very first one may be one sample, or one sample repeated
+# Batches; inputs change slowly, and what the memory does not see costs nothing. A prime number: a loader that gives its
+# batches in a fixed order would show the memory the same ones in every epoch.
+REMEMBER_EVERY, REMEMBER_EARLY = 17, 4
+REFRESH_EVERY = 51  # batches from one metric to the next; early on, whenever the memory has seen something
 MEASURE_EVERY = 8  # batches, and the first ten
 MEASURED_ROWS = 64  # of a batch: a mean over so many rows and all outputs is exact enough
 NORM_MEMORY = 0.9  # of the running average of what steps do
+SMALL_BATCH = 8  # samples; directions of smaller ones are mostly noise, and steps along them shorter
 LARGEST = 1e30  # of a step: beyond it float32 overflows
 FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
+CONSTANT = 1e-5  # a deviation below this part of the size is rounding
 UNTRAINED = 0.8  # a model that has learned something has less than this part of the loss of mixed-up outputs
 START_WEIGHT = 0.1  # of the proximal term of the outputs that the start is scaled for
 START_SPREAD = 1.0 / 3.0  # the outputs' deviation at the start, in units of their targets'
@@ -117,6 +122,7 @@ class Batchwise:
         self.move_W = {l: torch.zeros_like(weight) for l, weight in W.items()}  # W - W_previous, but for its length
         self.move_b = {l: None if bias is None else torch.zeros_like(bias) for l, bias in b.items()}
         self.prepared = False
+        self.weight_unit: float | None = None  # a sample's weight that counts as one sample; by default a batch's mean
         self.batches = 0
         self.rise_from = 0  # the batch from which the steps rise
         self.rows = 0.0  # samples of a usual batch, or their weights
@@ -146,6 +152,7 @@ class Batchwise:
         """Everything else that the next batch depends on, in plain JSON types."""
         return {
             "prepared": self.prepared,
+            "weight_unit": self.weight_unit,
             "batches": self.batches,
             "rise_from": self.rise_from,
             "rows": self.rows,
@@ -154,25 +161,27 @@ class Batchwise:
             "measured": self.measured,
             "distance": self.distance,
             "remembered": [memory.samples for memory in self.memories.values()],
+            "freedom": [memory.freedom for memory in self.memories.values()],
         }
 
     def restore(self, counters: dict[str, Any]) -> None:
         """Take up :meth:`counters`; the tensors remain to be filled."""
-        self.prepared = bool(counters["prepared"])
+        self.prepared, unit = bool(counters["prepared"]), counters["weight_unit"]
+        self.weight_unit = None if unit is None else check_number("weight_unit", unit, low=0.0, strict=True)
         for name in ("batches", "rise_from", "measured"):
             setattr(self, name, check_integer(name, counters[name], 0))
         self.rows = check_number("rows", counters["rows"], low=0.0)
         self.distance = check_number("distance", counters["distance"], low=0.0)
         numbers = self.network.numbers
-        for name in ("sizes", "norms", "remembered"):
+        for name in ("sizes", "norms", "remembered", "freedom"):
             if len(counters[name]) != len(numbers):
                 raise ValueError(f"it has {len(counters[name])} {name} for {len(numbers)} layers")
             for value in counters[name]:
                 check_number(name, value, low=0.0)
         self.sizes = dict(zip(numbers, counters["sizes"], strict=True))
         self.norms = dict(zip(numbers, counters["norms"], strict=True))
-        for memory, samples in zip(self.memories.values(), counters["remembered"], strict=True):
-            memory.samples = samples
+        for l, memory in self.memories.items():
+            memory.samples, memory.freedom = counters["remembered"][l - 1], counters["freedom"][l - 1]
 
     def forward(self, X: Tensor) -> Forward:
         """The model on a batch, every layer kept."""
@@ -196,12 +205,12 @@ class Batchwise:
         loss = float(losses.mean() if share is None else losses @ share)
         if not math.isfinite(loss):
             return loss
-        samples = count(batch)
+        samples = self._samples_in(batch)
         self._remember(passed, share, samples)
         weight = settings.penalty * (1.0 + settings.proximity)
         first = output_change(settings.loss, targets, passed.z[layers], weight)
         distance = root_mean_square(first, share)
-        if self.batches == 0:
+        if self.distance == 0.0:  # the first batch
             self.sizes, self.distance = {l: root_mean_square(z, share) for l, z in passed.z.items()}, distance
         W = {l: self.weight(l) for l in self.network.numbers}
         changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes, share)
@@ -228,7 +237,10 @@ class Batchwise:
         least-squares solution for them.
         """
         settings = self.settings
-        return settings.step * SCHEDULE.at(self.batches - self.rise_from, progress) / math.sqrt(len(self.network))
+        noise = min(1.0, math.sqrt(self.rows / SMALL_BATCH)) if self.rows else 1.0
+        return (
+            settings.step * noise / math.sqrt(len(self.network)) * SCHEDULE.at(self.batches - self.rise_from, progress)
+        )
 
     def rescale(self, batch: Samples) -> None:
         """Scale and shift every layer so that its outputs on the batch have mean 0 and deviation 1 over the samples.
@@ -248,7 +260,8 @@ class Batchwise:
                 goal = loss._prox(targets, torch.zeros_like(z), START_WEIGHT)
                 wanted = START_SPREAD * root_mean_square(goal - mean_row(goal, share), share)
                 shift = mean_row(goal, share) if b is not None else shift
-            scale = wanted / deviation if deviation > 0.0 and wanted > 0.0 else 1.0
+            varies = deviation > CONSTANT * root_mean_square(z, share) and wanted > 0.0
+            scale = wanted / deviation if varies else 1.0
             W.mul_(scale)
             if b is not None:
                 torch.sub(shift, mean, alpha=scale, out=b)
@@ -256,29 +269,39 @@ class Batchwise:
                 a = self.network.activation(l).value((z - mean) * scale)
 
     def prepare(self, batch: Samples, start: str) -> None:
-        """Once, before the first batch: rescale the layers, unless the weights are to be kept."""
-        if self.prepared or len(batch) < 2:  # one sample has no deviation
+        """Once, on the first samples that differ: rescale the layers, unless the weights are to be kept."""
+        if self.prepared:
+            return
+        spread = batch.X - mean_row(batch.X, share_of(batch))
+        if root_mean_square(spread) <= CONSTANT * root_mean_square(batch.X):
             return
         if start == "rescale" or (start == "auto" and not self.knows_something(batch)):
+            before = self.network.read()
             self.rescale(batch)
+            if not all(all_finite(parameter.detach()) for parameter in self.network.model.parameters()):
+                self.network.write(*before)
+                raise SolveError("the layers cannot be scaled: their outputs, or the targets, overflow")
+            self.distance = 0.0  # to be measured anew
         self.prepared = True
 
     def knows_something(self, batch: Samples) -> bool:
         """Whether the model has been trained: its loss is much lower than with the outputs of other samples.
 
-        In a batch of one class those are as good; there it must be much lower than that of outputs of zero.
+        Where those are as good, in a batch of one class, it must be much lower than that of outputs of zero.
         """
         outputs = self.forward(batch.X).z[len(self.network)]
         loss, targets = self.settings.loss, batch.targets(self.settings.loss, slice(None), self.network.outputs)
+        others = outputs.roll(len(outputs) // 2, 0)  # neighbours may be alike
         own, mixed, nothing = (
-            float(loss.value(targets, x).mean()) for x in (outputs, outputs.roll(1, 0), torch.zeros_like(outputs))
+            float(mean_row(loss.value(targets, x).unsqueeze(1), share_of(batch)))
+            for x in (outputs, others, torch.zeros_like(outputs))
         )
         return own < UNTRAINED * mixed or own < 0.5 * UNTRAINED * nothing
 
     def _remember(self, passed: Forward, share: Tensor | None, samples: float) -> None:
         """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
         early = self.batches < EARLY
-        if self.batches % (REMEMBER_EARLY if early else REMEMBER_EVERY):
+        if self.batches >= ALL_AT_FIRST and self.batches % (REMEMBER_EARLY if early else REMEMBER_EVERY):
             return
         for l, memory in self.memories.items():
             memory.remember(passed.a[l - 1], share, samples)
@@ -290,18 +313,16 @@ class Batchwise:
 
         The metric is applied to whichever has fewer rows, the inputs or their product with the change.
         """
-        memory = self.memories[l]
+        memory, total = self.memories[l], change.sum(0)
         if len(a) <= change.shape[1]:
             left, right = change, memory.solve(a - memory.mean if memory.centred else a)
         else:
             left, right = None, change.mT @ a
-            if memory.centred:
-                right.addr_(change.sum(0), memory.mean, alpha=-1.0)
-            right = memory.solve(right)
+            right = memory.solve(right.addr_(total, memory.mean, alpha=-1.0) if memory.centred else right)
         if not memory.centred:
             return Direction(left, right, None)
         shift = right @ memory.mean
-        return Direction(left, right, change.sum(0) - (shift if left is None else left.mT @ shift))
+        return Direction(left, right, total - (shift if left is None else left.mT @ shift))
 
     def _measure_norms(
         self, directions: dict[int, Direction], passed: Forward, share: Tensor | None, part: float
@@ -328,8 +349,9 @@ class Batchwise:
         layers, decay = len(self.network), self.settings.weight_decay
         lengths = {l: length * self._unit(l) * (1.0 if l == layers else fade) for l in self.network.numbers}
         for l, move in self.move_W.items():
-            if not lengths[l] * float(torch.linalg.vector_norm(move)) < LARGEST:
-                raise SolveError(f"the step of layer {l} is not finite")
+            for tensor in (move, self.move_b[l]):
+                if tensor is not None and not lengths[l] * float(torch.linalg.vector_norm(tensor)) < LARGEST:
+                    raise SolveError(f"the step of layer {l} is not finite")
         for l, move in self.move_W.items():
             W, b, move_b = self.weight(l), self.bias(l), self.move_b[l]
             if decay > 0.0:
@@ -339,10 +361,20 @@ class Batchwise:
                 b.add_(move_b, alpha=lengths[l])
 
     def _unit(self, l: int) -> float:
-        """How much of its direction changes the outputs of a hidden layer by as much as they measure."""
+        """How much of its direction changes the outputs of a hidden layer by as much as they measure.
+
+        The last layer's solves its problem, unless the batch is smaller than the freedom of its inputs: each sample
+        would then be fitted as if it were all there is.
+        """
         if l == len(self.network):
-            return 1.0
+            return min(1.0, self.rows / max(1.0, self.memories[l].freedom))
         return self.sizes[l] / self.norms[l] if self.norms[l] > 0.0 else 0.0
+
+    def _samples_in(self, batch: Samples) -> float:
+        """For how many samples a batch counts; the unit of weights does not matter."""
+        if batch.weight is None or self.weight_unit is None:
+            return float(len(batch))
+        return float(batch.weight.sum()) / self.weight_unit
 
     def _kind(self) -> tuple[torch.dtype, torch.device]:
         return self.network.dtype, self.network.device

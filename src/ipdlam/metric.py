@@ -15,11 +15,12 @@ FLOOR = 1e-3  # of the mean square: the least damping, where the inputs do not v
 class InputMemory:
     """A running mean ``mean`` and second moment of a layer's inputs ``a``, and the metric
 
-        M = U diag(e) U^T + damping I,        damping = delta mean(diag(C))
+        M = U diag(e - t) U^T + damping I,        damping = delta mean(diag(C)) + t
 
-    made of the leading eigenpairs ``(e, U)`` of their covariance ``C``. What ``rank`` leaves out is small beside the
-    damping, so ``M`` is ``C + damping I`` to good accuracy, and ``M^-1`` costs two thin products. A layer without bias
-    cannot make up for a mean, so it is not ``centred``: its ``mean`` stays zero, and ``C`` is the second moment.
+    made of the leading eigenpairs ``(e, U)`` of their covariance ``C``; ``t`` is the mean of the eigenvalues that
+    ``rank`` leaves out. ``M`` is ``C + delta mean(diag(C)) I`` with those eigenvalues all made equal, and ``M^-1``
+    costs two thin products. A layer without bias cannot make up for a mean, so it is not ``centred``: its ``mean``
+    stays zero, and ``C`` is the second moment.
     """
 
     def __init__(
@@ -30,11 +31,12 @@ class InputMemory:
         self.centred = centred
         like = torch.empty(0, dtype=dtype, device=device)
         self.samples = 0.0  # that the running averages stand for
+        self.freedom = 0.0  # the trace of C M^-1: how many directions the inputs vary in, as the metric sees them
         self.mean = like.new_zeros(width)
         self.second = like.new_zeros(width, width)  # upper triangle, in strips
         start = torch.randn(width, self.rank, generator=torch.Generator().manual_seed(width), dtype=torch.float64)
         self.U = torch.linalg.qr(start.to(device)).Q.to(dtype)
-        self.shrink = like.new_zeros(self.rank)  # e / (e + damping)
+        self.shrink = like.new_zeros(self.rank)  # 1 - damping times the eigenvalues of M^-1
         self.damping = like.new_ones(1)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -59,16 +61,22 @@ class InputMemory:
     def refresh(self) -> None:
         """Make the metric anew from the averages: one step of subspace iteration from the last eigenvectors."""
         covariance = complete_symmetric(self.second.clone()).addr_(self.mean, self.mean, alpha=-1.0)
-        mean_square = float(self.second.diagonal().mean())
-        damping = self.proximity * max(float(covariance.diagonal().mean()), FLOOR * mean_square)
-        U = torch.linalg.qr(covariance @ self.U).Q
+        mean_square, width = float(self.second.diagonal().mean()), len(self.mean)
+        variance = max(float(covariance.diagonal().mean()), FLOOR * mean_square)
+        tiny = torch.finfo(self.U.dtype).tiny  # inputs that are all zero have no metric, and need none
+        damping = max(self.proximity * variance, tiny)
+        # The shift keeps the last columns from being rounding errors where the covariance has less than full rank.
+        U = torch.linalg.qr(torch.addmm(self.U, covariance, self.U, beta=1e-4 * variance)).Q
         projected = (U.mT @ (covariance @ U)).double()
         values, vectors = torch.linalg.eigh(projected + projected.mT)
         torch.mm(U, vectors.to(U.dtype), out=self.U)
         values = (0.5 * values).clamp_min_(0.0)
-        tiny = torch.finfo(U.dtype).tiny  # inputs that are all zero have no metric, and need none
-        self.damping.fill_(max(damping, tiny))
-        self.shrink.copy_(values / (values + max(damping, tiny)))
+        left_out = width - self.rank
+        rest = max(0.0, width * float(covariance.diagonal().mean()) - float(values.sum()))
+        t = rest / left_out if left_out else 0.0
+        self.damping.fill_(damping + t)
+        self.shrink.copy_(1.0 - (damping + t) / (values + damping))
+        self.freedom = float((values / (values + damping)).sum()) + rest / (damping + t)
 
     def solve(self, B: Tensor) -> Tensor:
         """``B M^-1``, in a tensor of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from os import PathLike
 from typing import Any
 
 import torch
@@ -23,11 +24,12 @@ from ipdlam.batches import (
     length_of,
     no_samples,
     uninterrupted,
+    unit_of,
 )
 from ipdlam.batchwise import Batchwise, StepSettings, count
 from ipdlam.checkpoint import Checkpoint
 from ipdlam.checks import check_integer, check_seed
-from ipdlam.errors import DivergenceError, SolveError
+from ipdlam.errors import CheckpointError, DivergenceError, SolveError
 from ipdlam.evaluation import evaluate
 from ipdlam.history import History, Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_validation
@@ -176,6 +178,12 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         stopping = self._stopping_after("epochs", epochs, restore_best, patience, target_score, evaluate_every)
         return self.go_on(stopping, callbacks)
 
+    def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
+        run = self._whole_run()
+        if not light and run.loader is None and not len(run.samples):
+            raise CheckpointError("a run of step(x, y) has no data to be loaded with; save state_dict(), or light=True")
+        super().save(path, light=light)
+
     def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
         run = self._whole_run()
         if run.loader is None and not len(run.samples):
@@ -208,20 +216,26 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         batch = run.check_batch(self.bad_batches == "skip", x, y, sample_weight)
         if batch is None:
             return float("nan")
-        progress = run.state.batches / self.horizon if self.horizon is not None else 0.0
-        if run.weights is not None:  # the model may hold the best ones
-            self.network.write(*run.weights)
-        run.weights = None
+        state, run.weights = run.state, None
+        if run.planned != (0, 0):  # a loop that goes on from what fit left has a descent of its own
+            run.planned, state.rise_from = (0, 0), state.batches
+        progress = (state.batches - state.rise_from) / self.horizon if self.horizon is not None else 0.0
+        started = time.perf_counter()
         with uninterrupted():
-            return self._take(run, batch, progress)
+            loss = self._take(run, batch, progress)
+        run.seconds += time.perf_counter() - started
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, besides the model's weights; its tensors are copies."""
-        state = self._begun().state
+        run = self._begun()
+        state, counters = run.state, run.state.counters()
+        if run.planned != (0, 0):  # as step does
+            counters["rise_from"] = state.batches
         return {
             "settings": self.settings_dict(),
             "network": self.network.to_dict(),
-            "counters": state.counters(),
+            "counters": counters,
             "tensors": {name: tensor.clone() for name, tensor in state.tensors().items()},
         }
 
@@ -272,8 +286,10 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     def _allocate(self, samples: Samples, validation: Samples | None) -> BatchRun:
         samples = samples.counted()
         size = default_batch_size(len(samples)) if self.batch_size is None else self.batch_size
-        order = torch.Generator().manual_seed(self.seed).get_state()
-        return BatchRun(samples, validation, Batchwise(self.network, self.settings), size, order)
+        order, state = torch.Generator().manual_seed(self.seed).get_state(), Batchwise(self.network, self.settings)
+        if samples.weight is not None:
+            state.weight_unit = unit_of(samples.weight)
+        return BatchRun(samples, validation, state, size, order)
 
     def _check_data(
         self,
@@ -309,13 +325,15 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         generator = torch.Generator()
         generator.set_state(run.order)
         try:
+            started = time.perf_counter()
             for batch in self._batches(run, generator):
                 with uninterrupted():
                     if batch is not None:
                         self._take(run, batch, run.planned_part)
                     run.position += 1
+                    run.seconds, started = run.seconds + time.perf_counter() - started, time.perf_counter()
             if not self._sound():
-                raise self._divergence(run)
+                raise run.divergence()
         except BaseException as error:
             run.whole = run.whole and self._sound() and not isinstance(error, DivergenceError)
             if run.whole:
@@ -350,22 +368,20 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
             yield run.check_batch(self.bad_batches == "skip", *check_batch_parts(batch))
 
     def _take(self, run: BatchRun, batch: Samples, progress: float) -> float:
-        """Train on one batch; the clock runs."""
-        started = time.perf_counter()
+        """Train on one batch."""
         state = run.state
         run.whole = False  # what fails in between leaves some layers a step ahead
         try:
             state.prepare(batch, self.start_from)
             loss = state.update(batch, progress)
         except (SolveError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]  # of what overflows
-            raise self._divergence(run) from error
+            raise run.divergence() from error
         run.whole = True
         if not math.isfinite(loss):
-            raise self._divergence(run)
+            raise run.divergence()
         weight = count(batch)
         run.losses += loss * weight
         run.counted += weight
-        run.seconds += time.perf_counter() - started
         return loss
 
     def _begun(self) -> BatchRun:
@@ -374,17 +390,10 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
             self.network = Network(self.model)
             self._run = self._allocate(no_samples(self.network), None)
             self._run.whole = True
+        if not self._run.whole and not len(self._run.samples):
+            raise RuntimeError("the last batch did not end; load_state_dict an earlier state, or make a new trainer")
         return self._whole_run()
 
     def _sound(self) -> bool:
         """Whether the model's weights are finite."""
         return all(all_finite(weight.detach()) for weight in self.model.parameters())
-
-    def _divergence(self, run: BatchRun) -> DivergenceError:
-        run.history.stop_reason = "diverged"
-        return DivergenceError(
-            f"the loss of batch {run.state.batches + 1} is not finite; in fit the model holds the weights of epoch "
-            f"{run.iteration} (the best ones with restore_best). Use a step below {self.settings.step:g}, or scale "
-            "the inputs and real targets",
-            run.history,
-        )
