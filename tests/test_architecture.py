@@ -43,6 +43,7 @@ LAYERS = [
     "ipdlam.schedules",
     "ipdlam.metric",
     "ipdlam.targets",
+    "ipdlam.start",
     "ipdlam.settings",
     "ipdlam.batchwise",
     "ipdlam.history",

@@ -336,3 +336,26 @@ def test_a_trained_model_is_kept_also_where_neighbours_are_alike():
     before = loss_of(model, "squared", features, targets)
     MiniBatchIPDLAM(model, step=1e-9).step(features[:128], targets[:128])
     assert loss_of(model, "squared", features, targets) < 1.1 * before
+
+
+@pytest.mark.parametrize("size", [10.0, 100.0, 1e4])
+def test_a_few_outlying_samples_do_not_spoil_the_others(size):
+    generator = torch.Generator().manual_seed(0)
+    clean = torch.rand(1500, 5, generator=generator)
+    targets = (6.0 * clean[:, :1]).sin() + clean[:, 1:2]
+    spoilt = clean.clone()
+    spoilt[7], spoilt[700] = size, -size
+    model = mlp((5, 64, 64, 1), "relu", "torch", 0, torch.float32, "cpu")
+    MiniBatchIPDLAM(model).fit(spoilt, targets, epochs=10)
+    assert loss_of(model, "squared", clean, targets) < 0.05 * float(targets.var())
+
+
+def test_outputs_of_unequal_size_are_all_learned():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(1500, 5, generator=generator)
+    targets = torch.cat([1e4 * ((6.0 * inputs[:, :1]).sin() + inputs[:, 1:2]), inputs[:, 1:2]], 1)
+    model = mlp((5, 64, 64, 2), "relu", "torch", 0, torch.float32, "cpu")
+    MiniBatchIPDLAM(model).fit(inputs, targets, epochs=20)
+    with torch.no_grad():
+        unexplained = (model(inputs) - targets).square().mean(0) / targets.var(0)
+    assert float(unexplained.max()) < 0.1

@@ -14,6 +14,7 @@ from ipdlam.batchwise import Batchwise, StepSettings
 from ipdlam.inputs import Samples
 from ipdlam.network import Network
 from ipdlam.prox import LOSSES
+from ipdlam.start import forward
 
 LARGE = 1e7  # a penalty at which the prox of a loss is its gradient, to seven digits
 
@@ -40,10 +41,9 @@ def gradients(net: Network, loss: str, X: Tensor, goal: Tensor) -> dict[int, Ten
 def changes(net: Network, loss: str, X: Tensor, goal: Tensor, proximity: float, penalty: float) -> dict[int, Tensor]:
     """The targets' distance from the forward pass, layer by layer."""
     with torch.no_grad():
-        state = Batchwise(net, StepSettings(LOSSES[loss](), 0.5, 0.0, proximity, penalty, 64, 0.0))
-        passed = state.forward(X)
+        passed = forward(net, X)
         first = targets.output_change(LOSSES[loss](), goal, passed.z[len(net)], penalty * (1.0 + proximity))
-        W = {l: state.weight(l) for l in net.numbers}
+        W = {l: net.weight(l) for l in net.numbers}
         return targets.sweep(net, W, passed.z, passed.a, first, proximity, dict.fromkeys(net.numbers, 1.0))
 
 

@@ -53,7 +53,7 @@ class BatchRun(Course):
         if self.weights is not None:
             return self.weights
         numbers = self.state.network.numbers
-        return {l: self.state.weight(l) for l in numbers}, {l: self.state.bias(l) for l in numbers}
+        return {l: self.state.network.weight(l) for l in numbers}, {l: self.state.network.bias(l) for l in numbers}
 
     def tensors(self) -> dict[str, Tensor]:
         return {**super().tensors(), **self.state.tensors(), "order": self.order}
@@ -155,6 +155,9 @@ def uninterrupted() -> Iterator[None]:
 
 def fill_state(state: Batchwise, saved: dict[str, Any], settings: dict[str, Any]) -> None:
     """Copy into ``state`` what ``state_dict`` gave, if it is of the same settings and a network of the same kind."""
+    missing = {"settings", "network", "counters", "tensors"} - set(saved)
+    if missing:
+        raise ValueError(f"the state holds no {', '.join(sorted(missing))}; give what state_dict() returned")
     free = ("batch_size", "seed", "bad_batches", "chunk_size")  # what the next step does not depend on
     was, is_now = (
         {name: value for name, value in own.items() if name not in free} for own in (saved["settings"], settings)

@@ -28,6 +28,7 @@ from ipdlam.network import Network
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.schedules import StepSchedule
 from ipdlam.settings import describe
+from ipdlam.start import CONSTANT, Forward, forward, knows_something, mean_row, rescale, share_of
 from ipdlam.targets import output_change, sweep
 
 SCHEDULE = StepSchedule()
@@ -40,13 +41,11 @@ REFRESH_EVERY = 51  # batches from one metric to the next; early on, whenever th
 MEASURE_EVERY = 8  # batches, and the first ten
 MEASURED_ROWS = 64  # of a batch: a mean over so many rows and all outputs is exact enough
 NORM_MEMORY = 0.9  # of the running average of what steps do
+OUTLYING = 10.0  # times the usual leverage, above which a sample counts for less
+SAMPLES_NEEDED = 8  # for every degree of freedom, for a batch to say where the last layer should be
 SMALL_BATCH = 8  # samples; directions of smaller ones are mostly noise, and steps along them shorter
 LARGEST = 1e30  # of a step: beyond it float32 overflows
 FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
-CONSTANT = 1e-5  # a deviation below this part of the size is rounding
-UNTRAINED = 0.8  # a model that has learned something has less than this part of the loss of mixed-up outputs
-START_WEIGHT = 0.1  # of the proximal term of the outputs that the start is scaled for
-START_SPREAD = 1.0 / 3.0  # the outputs' deviation at the start, in units of their targets'
 
 
 @dataclass(frozen=True)
@@ -91,20 +90,16 @@ class Direction:
         else:
             move.addmm_(self.left.mT, self.right, beta=keep, alpha=new)
 
+    def scaled(self, factor: float) -> Direction:
+        """The same one, shorter or longer."""
+        return Direction(self.left, self.right * factor, None if self.bias is None else self.bias * factor)
+
     def applied(self, a: Tensor) -> Tensor:
         """What it does to the outputs of its layer at the inputs ``a``."""
         moved = a @ self.right.mT
         if self.left is not None:
             moved = moved @ self.left
         return moved if self.bias is None else moved.add_(self.bias)
-
-
-@dataclass(frozen=True)
-class Forward:
-    """A forward pass: ``z_l`` by layer, and ``a_l``, of which ``a_0`` is the input."""
-
-    z: dict[int, Tensor]
-    a: dict[int, Tensor]
 
 
 class Batchwise:
@@ -114,7 +109,7 @@ class Batchwise:
         self.network, self.settings = network, settings
         self.memories = {
             l: InputMemory(
-                network[l].inputs, settings.rank, settings.proximity, self.bias(l) is not None, *self._kind()
+                network[l].inputs, settings.rank, settings.proximity, network.bias(l) is not None, *self._kind()
             )
             for l in network.numbers
         }
@@ -130,15 +125,6 @@ class Batchwise:
         self.norms = dict.fromkeys(network.numbers, 0.0)  # root mean square of what N_l does to z_l, on average
         self.measured = 0
         self.distance = 0.0  # root mean square of z_L* - z_L at the start
-
-    def weight(self, l: int) -> Tensor:
-        """``W_l``, the model's own."""
-        return self.network[l].linear.weight.detach()
-
-    def bias(self, l: int) -> Tensor | None:
-        """``b_l``, the model's own."""
-        bias: Tensor | None = self.network[l].linear.bias
-        return None if bias is None else bias.detach()
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that the next batch depends on, besides the weights: its own, no copies."""
@@ -183,22 +169,13 @@ class Batchwise:
         for l, memory in self.memories.items():
             memory.samples, memory.freedom = counters["remembered"][l - 1], counters["freedom"][l - 1]
 
-    def forward(self, X: Tensor) -> Forward:
-        """The model on a batch, every layer kept."""
-        z, a = {}, {0: X}
-        for l in self.network.numbers:
-            z[l] = torch.nn.functional.linear(a[l - 1], self.weight(l), self.bias(l))
-            if l < len(self.network):
-                a[l] = self.network.activation(l).value(z[l])
-        return Forward(z, a)
-
     def update(self, batch: Samples, progress: float) -> float:
         """Step the model's weights in place; the mean loss of the batch before.
 
         ``progress`` is how much of the planned training is done, from 0 to 1. A loss that is not finite makes no step.
         """
         settings, layers = self.settings, len(self.network)
-        passed = self.forward(batch.X)
+        passed = forward(self.network, batch.X)
         targets = batch.targets(settings.loss, slice(None), self.network.outputs)
         share = share_of(batch)
         losses = settings.loss.value(targets, passed.z[layers])
@@ -212,7 +189,7 @@ class Batchwise:
         distance = root_mean_square(first, share)
         if self.distance == 0.0:  # the first batch
             self.sizes, self.distance = {l: root_mean_square(z, share) for l, z in passed.z.items()}, distance
-        W = {l: self.weight(l) for l in self.network.numbers}
+        W = {l: self.network.weight(l) for l in self.network.numbers}
         changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes, share)
         self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
         part = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
@@ -220,6 +197,7 @@ class Batchwise:
         for l, change in changes.items():
             change.mul_(1.0 / len(batch) if share is None else share.unsqueeze(1))
             directions[l] = self._direction(l, change, passed.a[l - 1])
+        directions[layers] = self._bounded(directions[layers], passed.a[layers - 1], share)
         self._measure_norms(directions, passed, share, part)
         for l, direction in directions.items():
             self._move(l, direction, part)
@@ -242,32 +220,6 @@ class Batchwise:
             settings.step * noise / math.sqrt(len(self.network)) * SCHEDULE.at(self.batches - self.rise_from, progress)
         )
 
-    def rescale(self, batch: Samples) -> None:
-        """Scale and shift every layer so that its outputs on the batch have mean 0 and deviation 1 over the samples.
-
-        The last layer's get the mean, and a third of the deviation, of the targets of outputs of zero. Every
-        initialisation then starts from the same signal, however deep the network. Without bias there is no shift.
-        """
-        loss, layers, a, share = self.settings.loss, len(self.network), batch.X, share_of(batch)
-        targets = batch.targets(loss, slice(None), self.network.outputs)
-        for l in self.network.numbers:
-            W, b = self.weight(l), self.bias(l)
-            z = a @ W.mT  # beside a bias, small inputs would be rounded off
-            mean = mean_row(z, share) if b is not None else z.new_zeros(z.shape[1])
-            deviation = root_mean_square(z - mean, share)
-            wanted, shift = 1.0, z.new_zeros(z.shape[1])
-            if l == layers:
-                goal = loss._prox(targets, torch.zeros_like(z), START_WEIGHT)
-                wanted = START_SPREAD * root_mean_square(goal - mean_row(goal, share), share)
-                shift = mean_row(goal, share) if b is not None else shift
-            varies = deviation > CONSTANT * root_mean_square(z, share) and wanted > 0.0
-            scale = wanted / deviation if varies else 1.0
-            W.mul_(scale)
-            if b is not None:
-                torch.sub(shift, mean, alpha=scale, out=b)
-            if l < layers:
-                a = self.network.activation(l).value((z - mean) * scale)
-
     def prepare(self, batch: Samples, start: str) -> None:
         """Once, on the first samples that differ: rescale the layers, unless the weights are to be kept."""
         if self.prepared:
@@ -275,28 +227,14 @@ class Batchwise:
         spread = batch.X - mean_row(batch.X, share_of(batch))
         if root_mean_square(spread) <= CONSTANT * root_mean_square(batch.X):
             return
-        if start == "rescale" or (start == "auto" and not self.knows_something(batch)):
+        if start == "rescale" or (start == "auto" and not knows_something(self.network, self.settings.loss, batch)):
             before = self.network.read()
-            self.rescale(batch)
+            rescale(self.network, self.settings.loss, batch)
             if not all(all_finite(parameter.detach()) for parameter in self.network.model.parameters()):
                 self.network.write(*before)
                 raise SolveError("the layers cannot be scaled: their outputs, or the targets, overflow")
             self.distance = 0.0  # to be measured anew
         self.prepared = True
-
-    def knows_something(self, batch: Samples) -> bool:
-        """Whether the model has been trained: its loss is much lower than with the outputs of other samples.
-
-        Where those are as good, in a batch of one class, it must be much lower than that of outputs of zero.
-        """
-        outputs = self.forward(batch.X).z[len(self.network)]
-        loss, targets = self.settings.loss, batch.targets(self.settings.loss, slice(None), self.network.outputs)
-        others = outputs.roll(len(outputs) // 2, 0)  # neighbours may be alike
-        own, mixed, nothing = (
-            float(mean_row(loss.value(targets, x).unsqueeze(1), share_of(batch)))
-            for x in (outputs, others, torch.zeros_like(outputs))
-        )
-        return own < UNTRAINED * mixed or own < 0.5 * UNTRAINED * nothing
 
     def _remember(self, passed: Forward, share: Tensor | None, samples: float) -> None:
         """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
@@ -313,16 +251,26 @@ class Batchwise:
 
         The metric is applied to whichever has fewer rows, the inputs or their product with the change.
         """
-        memory, total = self.memories[l], change.sum(0)
+        memory = self.memories[l]
+        centred = a - memory.mean if memory.centred else a
+        if memory.freedom > 0.0:
+            # A sample far out would be fitted at any price, and change what all others get.
+            unusual = memory.leverage(centred).div_(OUTLYING * memory.freedom).clamp_min_(1.0)
+            change = change / unusual.unsqueeze(1)
         if len(a) <= change.shape[1]:
-            left, right = change, memory.solve(a - memory.mean if memory.centred else a)
+            left, right = change, memory.solve(centred)
         else:
-            left, right = None, change.mT @ a
-            right = memory.solve(right.addr_(total, memory.mean, alpha=-1.0) if memory.centred else right)
+            left, right = None, memory.solve(change.mT @ centred)
         if not memory.centred:
             return Direction(left, right, None)
+        total = change.sum(0)
         shift = right @ memory.mean
         return Direction(left, right, total - (shift if left is None else left.mT @ shift))
+
+    def _bounded(self, direction: Direction, a: Tensor, share: Tensor | None) -> Direction:
+        """The last layer's direction, shortened where it would change the outputs by more than they were off first."""
+        moved = root_mean_square(direction.applied(a), share)
+        return direction if moved <= self.distance else direction.scaled(self.distance / moved)
 
     def _measure_norms(
         self, directions: dict[int, Direction], passed: Forward, share: Tensor | None, part: float
@@ -353,7 +301,7 @@ class Batchwise:
                 if tensor is not None and not lengths[l] * float(torch.linalg.vector_norm(tensor)) < LARGEST:
                     raise SolveError(f"the step of layer {l} is not finite")
         for l, move in self.move_W.items():
-            W, b, move_b = self.weight(l), self.bias(l), self.move_b[l]
+            W, b, move_b = self.network.weight(l), self.network.bias(l), self.move_b[l]
             if decay > 0.0:
                 W.mul_(max(0.0, 1.0 - decay * length))
             W.add_(move, alpha=lengths[l])
@@ -363,11 +311,11 @@ class Batchwise:
     def _unit(self, l: int) -> float:
         """How much of its direction changes the outputs of a hidden layer by as much as they measure.
 
-        The last layer's solves its problem, unless the batch is smaller than the freedom of its inputs: each sample
-        would then be fitted as if it were all there is.
+        The last layer's solves its problem for this batch. It goes a shorter way where the batch has few samples for
+        the freedom of its inputs: it would forget what the other batches have taught.
         """
         if l == len(self.network):
-            return min(1.0, self.rows / max(1.0, self.memories[l].freedom))
+            return min(1.0, self.rows / (SAMPLES_NEEDED * max(1.0, self.memories[l].freedom)))
         return self.sizes[l] / self.norms[l] if self.norms[l] > 0.0 else 0.0
 
     def _samples_in(self, batch: Samples) -> float:
@@ -378,18 +326,3 @@ class Batchwise:
 
     def _kind(self) -> tuple[torch.dtype, torch.device]:
         return self.network.dtype, self.network.device
-
-
-def share_of(batch: Samples) -> Tensor | None:
-    """The samples' parts in the means over a batch; None where they are equal."""
-    return None if batch.weight is None else batch.weight / batch.weight.sum()
-
-
-def count(batch: Samples) -> float:
-    """The number of samples, or the sum of their weights."""
-    return float(len(batch)) if batch.weight is None else float(batch.weight.sum())
-
-
-def mean_row(x: Tensor, share: Tensor | None) -> Tensor:
-    """The mean over the rows."""
-    return x.mean(0) if share is None else share @ x

@@ -82,3 +82,9 @@ class InputMemory:
         """``B M^-1``, in a tensor of its own."""
         scale = 1.0 / float(self.damping)
         return torch.addmm(B, (B @ self.U).mul_(self.shrink), self.U.mT, beta=scale, alpha=-scale)
+
+    def leverage(self, a: Tensor) -> Tensor:
+        """``a_i M^-1 a_i`` of every row, which is :attr:`freedom` on average: how unusual the rows are."""
+        along = (a @ self.U).square_() @ self.shrink
+        whole: Tensor = torch.linalg.vector_norm(a, dim=1)
+        return whole.square_().sub_(along).div_(self.damping)

@@ -26,7 +26,7 @@ from ipdlam.batches import (
     uninterrupted,
     unit_of,
 )
-from ipdlam.batchwise import Batchwise, StepSettings, count
+from ipdlam.batchwise import Batchwise, StepSettings
 from ipdlam.checkpoint import Checkpoint
 from ipdlam.checks import check_integer, check_seed
 from ipdlam.errors import CheckpointError, DivergenceError, SolveError
@@ -40,6 +40,7 @@ from ipdlam.prox import LOSSES, Loss
 from ipdlam.resumable import Resumable
 from ipdlam.settings import by_name, rebuild
 from ipdlam.shards import default_chunk_size
+from ipdlam.start import count
 
 STARTS = ("auto", "rescale", "keep")
 BAD_BATCHES = ("refuse", "skip")
@@ -89,7 +90,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     horizon
         For your own loop of :meth:`step`: the number of batches over which the steps descend; by default they do not.
     bad_batches
-        What becomes of a batch with NaN or infinity: ``"refuse"`` raises, ``"skip"`` warns and leaves it out.
+        What becomes of a batch of a loader or of ``step`` with NaN or infinity: ``"refuse"`` raises, ``"skip"`` warns.
     chunk_size
         How many samples are evaluated at a time; by default as many as suit the cache.
 

@@ -80,6 +80,15 @@ class Network:
         assert activation is not None
         return activation
 
+    def weight(self, layer: int) -> Tensor:
+        """``W_l``, the model's own."""
+        return self[layer].linear.weight.detach()
+
+    def bias(self, layer: int) -> Tensor | None:
+        """``b_l``, the model's own."""
+        bias: Tensor | None = self[layer].linear.bias
+        return None if bias is None else bias.detach()
+
     def to_dict(self) -> dict[str, Any]:
         """The architecture in plain JSON types."""
         return {
