@@ -4,7 +4,7 @@
     IPDLAM_DATA=... python benchmarks/minibatch.py bars       # 784-1500-1500-10 for 10 epochs, and ten layers of 300
     IPDLAM_DATA=... python benchmarks/minibatch.py range      # widths, depths, batches and data, beside Adam
     IPDLAM_DATA=... python benchmarks/minibatch.py ablation   # every setting changed, one at a time
-    python benchmarks/minibatch.py --scale smoke              # digits, seconds
+    python benchmarks/minibatch.py --scale smoke --output /tmp/minibatch.json    # digits, seconds
 
 Every run is written as it ends, and is not made again by the next call. Accuracies are of the test set for bars; range
 and ablation score on 5000 (or a fifth) of the training samples, held out.
@@ -146,8 +146,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [default: all]")
     parser.add_argument("--scale", choices=("full", "smoke"), default="full")
-    parser.add_argument("--output", type=Path, default=Path("results/minibatch.json"))
+    parser.add_argument("--output", type=Path, help="[default: results/minibatch.json]")
     options = parser.parse_args()
+    if options.scale == "smoke" and options.output is None:
+        parser.error("--scale smoke needs an --output of its own: its runs are no results")
+    options.output = options.output or Path("results/minibatch.json")
+    unknown = set(options.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"there is no part {unknown.pop()!r}; the parts are {', '.join(PARTS)}")
     options.output.parent.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"command": "python benchmarks/minibatch.py", "environment": environment(), "rows": []}
     if options.output.exists():

@@ -256,8 +256,11 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=("tune", "measure"))
     parser.add_argument("--scale", choices=("full", "smoke"), default="full")
     parser.add_argument("--data", nargs="+", choices=("mnist", "fashion-mnist"), default=["mnist", "fashion-mnist"])
-    parser.add_argument("--output", type=Path, default=Path("results/time_to_accuracy.json"))
+    parser.add_argument("--output", type=Path, help="[default: results/time_to_accuracy.json]")
     options = parser.parse_args()
+    if options.scale == "smoke" and options.output is None:
+        parser.error("--scale smoke needs an --output of its own: its runs are no results")
+    options.output = options.output or Path("results/time_to_accuracy.json")
     smoke = options.scale == "smoke"
     rows = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
     command = f"python benchmarks/time_to_accuracy.py tune measure{' --scale smoke' if smoke else ''}"

@@ -50,3 +50,23 @@ def test_ridge_benchmark(tmp_path):
     rows = json.loads((tmp_path / "ridge.json").read_text())["rows"]
     assert [row["strength"] for row in rows] == [None, 1e-5, 1e-4]
     assert all(0.5 < row["test_accuracy"][-1] <= 1.0 for row in rows)
+
+
+def test_minibatch_benchmark(tmp_path):
+    output = tmp_path / "minibatch.json"
+    run("benchmarks/minibatch.py", "range", "ablation", "--scale", "smoke", "--output", str(output))
+    rows = json.loads(output.read_text())["rows"]
+    assert {row["part"] for row in rows} == {"range", "ablation"}
+    assert all(row["scores"] for row in rows)  # nothing diverged
+    before = output.read_text()
+    run("benchmarks/minibatch.py", "range", "--scale", "smoke", "--output", str(output))
+    assert json.loads(output.read_text())["rows"] == json.loads(before)["rows"]  # made once
+
+
+def test_time_to_accuracy_benchmark(tmp_path):
+    output = tmp_path / "time.json"
+    run("benchmarks/time_to_accuracy.py", "tune", "measure", "--scale", "smoke", "--output", str(output))
+    result = json.loads(output.read_text())
+    own = [row for row in result["summary"] if row["method"] == "minibatch"]
+    assert [row["target"] for row in own] == [0.8, 0.9, 0.95]
+    assert own[0]["median_seconds"] > 0

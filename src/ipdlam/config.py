@@ -126,7 +126,11 @@ class TrainConfig:
     order: str | None = setting(None, METHOD, f"{', '.join(ORDERS)}, or every block: z2,W2,a1,z1,W1")
     chunk_size: int | None = setting(None, METHOD, "samples visited at a time [default: as suits the cache]")
     batch_size: int | None = setting(None, METHOD, "of minibatch [default: 512, or 64 below 10000 samples]")
-    step: float | None = setting(None, METHOD, "of minibatch: the largest change of a layer's outputs by a batch")
+    step: float | None = setting(
+        None,
+        METHOD,
+        "of minibatch: change of outputs by a batch, in their size, times the root of the number of layers",
+    )
     rank: int | None = setting(None, METHOD, "of minibatch: how many directions of a layer's inputs its metric knows")
     weight_decay: float | None = setting(None, METHOD, "of minibatch: its part of a step shrinks the weights")
 

@@ -56,7 +56,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         a_(l-1)* = a_(l-1) + (z_l* - z_l) W_l / mu                       (a proximal-linear step of small, fixed size)
         z_l*     = argmin_x  ||sigma_l(x) - a_l*||^2 + (1 + delta) ||x - z_l||^2
 
-    and every ``W_l`` steps from its inertial point towards them in the metric of the activations it has seen,
+    and every ``W_l`` steps from its inertial point towards them in the metric of the (centred) activations it has seen,
     ``W_l <- W_hat + eta_l (z_l* - z_l)^T a_(l-1) M_l^-1 / m`` with ``M_l = cov(a_(l-1)) + delta mean variance``. The
     step ``eta_l`` is measured in the layer's own outputs, so it means the same in every network (docs/minibatch.md).
 
@@ -67,8 +67,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     loss
         A name in ``ipdlam.prox.LOSSES`` or a ``Loss``.
     step
-        The largest change of a hidden layer's outputs by a batch, in units of their size, times the root of the number
-        of layers. It rises over the first 20 batches and descends linearly to zero over the epochs of ``fit``.
+        The change of a hidden layer's outputs by a batch, in units of their size at the start, times the root of the
+        number of layers. It rises over the first batches and descends linearly to zero over the epochs of ``fit``.
     inertia
         ``beta`` in the paper.
     proximity
