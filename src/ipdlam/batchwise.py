@@ -33,10 +33,10 @@ from ipdlam.targets import output_change, sweep
 
 SCHEDULE = StepSchedule()
 EARLY = 51  # batches in which all that follows is done more often: everything changes fast
-ALL_AT_FIRST = 8  # batches that the memory sees all of: the very first one may be one sample, or one sample repeated
+ALL_AT_FIRST = 4  # batches that the memory sees all of: the very first one may be one sample, or one sample repeated
 # Batches; inputs change slowly, and what the memory does not see costs nothing. A prime number: a loader that gives its
 # batches in a fixed order would show the memory the same ones in every epoch.
-REMEMBER_EVERY, REMEMBER_EARLY = 17, 4
+REMEMBER_EVERY, REMEMBER_EARLY = 17, 8
 REFRESH_EVERY = 51  # batches from one metric to the next; early on, whenever the memory has seen something
 MEASURE_EVERY = 8  # batches, and the first ten
 MEASURED_ROWS = 64  # of a batch: a mean over so many rows and all outputs is exact enough
@@ -253,12 +253,14 @@ class Batchwise:
         """
         memory = self.memories[l]
         centred = a - memory.mean if memory.centred else a
+        along = centred @ memory.U
         if memory.freedom > 0.0:
             # A sample far out would be fitted at any price, and change what all others get.
-            unusual = memory.leverage(centred).div_(OUTLYING * memory.freedom).clamp_min_(1.0)
-            change = change / unusual.unsqueeze(1)
+            unusual = memory.leverage(centred, along).div_(OUTLYING * memory.freedom)
+            if float(unusual.max()) > 1.0:
+                change = change / unusual.clamp_min_(1.0).unsqueeze(1)
         if len(a) <= change.shape[1]:
-            left, right = change, memory.solve(centred)
+            left, right = change, memory.solve(centred, along)
         else:
             left, right = None, memory.solve(change.mT @ centred)
         if not memory.centred:

@@ -78,13 +78,13 @@ class InputMemory:
         self.shrink.copy_(1.0 - (damping + t) / (values + damping))
         self.freedom = float((values / (values + damping)).sum()) + rest / (damping + t)
 
-    def solve(self, B: Tensor) -> Tensor:
-        """``B M^-1``, in a tensor of its own."""
+    def solve(self, B: Tensor, along: Tensor | None = None) -> Tensor:
+        """``B M^-1``, in a tensor of its own; ``along`` is ``B U``, where it is known."""
         scale = 1.0 / float(self.damping)
-        return torch.addmm(B, (B @ self.U).mul_(self.shrink), self.U.mT, beta=scale, alpha=-scale)
+        along = B @ self.U if along is None else along
+        return torch.addmm(B, along * self.shrink, self.U.mT, beta=scale, alpha=-scale)
 
-    def leverage(self, a: Tensor) -> Tensor:
-        """``a_i M^-1 a_i`` of every row, which is :attr:`freedom` on average: how unusual the rows are."""
-        along = (a @ self.U).square_() @ self.shrink
+    def leverage(self, a: Tensor, along: Tensor) -> Tensor:
+        """``a_i M^-1 a_i`` of every row, which is :attr:`freedom` on average: how unusual rows are. ``along = a U``."""
         whole: Tensor = torch.linalg.vector_norm(a, dim=1)
-        return whole.square_().sub_(along).div_(self.damping)
+        return whole.square_().sub_(along.square() @ self.shrink).div_(self.damping)
