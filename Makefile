@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY) ## train iPDLAM, DLAM and Adam on the embedded digits and compare them; DATA=mnist on MNIST
+demo: $(READY) ## train iPDLAM, DLAM, mini-batch iPDLAM and Adam on the embedded digits and compare them; DATA=mnist on MNIST
 	$(BIN)/ipdlam compare $(DATA) --iterations 40
 
 test: $(READY) ## the test suite, with doctests, README code and examples

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,15 +155,151 @@ def counts_table() -> list[str]:
     return lines
 
 
+def mean_and_spread(values: list[float], scale: float = 100.0, digits: int = 2) -> str:
+    """The mean, and the least and the most where there are several."""
+    mean = f"{scale * statistics.fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    least, most = sorted((scale * min(values), scale * max(values)))
+    return f"{mean} ({least:.{digits}f} … {most:.{digits}f})"
+
+
+def ends_of(runs: list[dict], scale: float = 100.0, digits: int = 2) -> str:
+    """What runs end with; that some of them diverged is said."""
+    ends = [run["scores"][-1] for run in runs if run["scores"]]
+    if len(ends) < len(runs):
+        return f"{len(runs) - len(ends)} of {len(runs)} diverged"
+    return mean_and_spread(ends, scale, digits) if ends else ""
+
+
+def grouped(rows: list[dict], *names: str) -> dict[tuple, list[dict]]:
+    """Rows that agree in these fields, in the order in which they come; lists as text."""
+    groups: dict[tuple, list[dict]] = {}
+    for row in rows:
+        groups.setdefault(tuple(json.dumps(row.get(name)) for name in names), []).append(row)
+    return groups
+
+
+def described(run: dict) -> str:
+    """The network and what else is special about a run of the mini-batch benchmark."""
+    hidden = run["hidden"]
+    words = [f"{len(hidden)} x {hidden[0]}"]
+    words += [f"{name.replace('_', ' ')} {run[name]}" for name in ("batch_size", "activation", "loss") if name in run]
+    return ", ".join(words)
+
+
+def bars_table() -> list[str]:
+    """Test accuracies of the mini-batch method with its default settings."""
+    result = stored("minibatch")
+    rows = [row for row in result["rows"] if row["part"] == "bars"]
+    lines = [
+        "| data | hidden layers | initialisation | epochs | mini-batch | Adam, 0.001 |",
+        "|---|---|---|---:|---:|---:|",
+    ]
+    for group in grouped(rows, "data", "hidden", "initialisation", "epochs").values():
+        cells = []
+        for method in ("minibatch", "adam"):
+            cells.append(ends_of([row for row in group if row["method"] == method]))
+        run = group[0]
+        start = run.get("initialisation", "he")
+        lines.append(f"| {run['data']} | {described(run)} | {start} | {run['epochs']} | {' | '.join(cells)} |")
+    about = (
+        "Test accuracy in % after the last epoch, default settings, batches of 512: mean (least … most) of the seeds. "
+    )
+    return [*lines, "", about + origin(result).replace("minibatch.py", "minibatch.py bars")]
+
+
+def range_table() -> list[str]:
+    """The default settings over widths, depths, batches and data."""
+    result = stored("minibatch")
+    rows = [row for row in result["rows"] if row["part"] == "range"]
+    lines = ["| data | network | epochs | mini-batch | Adam, 0.001 |", "|---|---|---:|---:|---:|"]
+    for group in grouped(rows, "data", "hidden", "epochs", "batch_size", "activation", "loss").values():
+        run, cells = group[0], []
+        real = run["data"] == "diabetes"
+        for method in ("minibatch", "adam"):
+            runs = [row for row in group if row["method"] == method]
+            cells.append(ends_of(runs, -1.0, 3) + " loss" if real else ends_of(runs))
+        lines.append(f"| {run['data']} | {described(run)} | {run['epochs']} | {' | '.join(cells)} |")
+    about = (
+        "Accuracy in % (for diabetes half the mean squared error) on held-out training samples after the last epoch; "
+    )
+    about += "tables: mean (least … most) of 3 splits. "
+    return [*lines, "", about + origin(result).replace("minibatch.py", "minibatch.py range")]
+
+
+def ablation_table() -> list[str]:
+    """What a change of each setting does to the accuracy."""
+    result = stored("minibatch")
+    rows = [row for row in result["rows"] if row["part"] == "ablation"]
+    problems = list(grouped(rows, "data", "hidden"))
+    titles = [f"{json.loads(data)}, {described({'hidden': json.loads(hidden)})}" for data, hidden in problems]
+    lines = [f"| changed | {' | '.join(titles)} |", "|---|" + "---:|" * len(titles)]
+    base: dict[tuple, float] = {}
+    for (changed,), group in grouped(rows, "settings").items():
+        cells = []
+        for problem, runs in grouped(group, "data", "hidden").items():
+            if not all(run["scores"] for run in runs):
+                cells.append("diverged")
+                continue
+            mean = 100 * statistics.fmean(run["scores"][-1] for run in runs)
+            cells.append(f"{mean - base[problem]:+.2f}" if problem in base else f"{mean:.2f}")
+            base.setdefault(problem, mean)
+        settings = json.loads(changed)
+        words = ", ".join(f"{name} {value}" for name, value in settings.items()).replace("descent False", "no descent")
+        lines.append(f"| {words or 'nothing: accuracy in %'} | {' | '.join(cells)} |")
+    about = "Accuracy in % on held-out training samples, then the change of it in points; two seeds. 20000 images, "
+    about += "batches of 256, 2 epochs; all of digits, batches of 64, 20 epochs. "
+    return [*lines, "", about + origin(result).replace("minibatch.py", "minibatch.py ablation")]
+
+
+def race_table() -> list[str]:
+    """Wall-clock to an accuracy."""
+    result = stored("time_to_accuracy")
+    lines = []
+    for (data,), group in grouped(result["summary"], "data").items():
+        targets = list(dict.fromkeys(row["target"] for row in group))
+        heads = [f"{100 * target:g} %" for target in targets]
+        lines += [f"| {json.loads(data)} | {' | '.join(heads)} |", "|---|" + "---:|" * len(targets)]
+        for (method,), rows in grouped(group, "method").items():
+            cells = []
+            for row in rows:
+                if row["median_seconds"] is None:
+                    cells.append(f"{row['reached']} of {row['runs']} seeds")
+                else:
+                    ratio = row["median_ratio_to_adam"]
+                    cells.append(
+                        f"{row['median_seconds']:.0f} s ({row['least']:.0f} … {row['most']:.0f})"
+                        + (f", {ratio:.2f} of Adam's" if ratio is not None else "")
+                    )
+            lines.append(f"| {json.loads(method)} | {' | '.join(cells)} |")
+        lines.append("")
+    plans = {
+        data: sorted({row["epochs"] for row in result["rows"] if row["part"] == "measure" and row["data"] == data})
+        for data in dict.fromkeys(row["data"] for row in result["summary"])
+    }
+    tried = "; ".join(f"{data} for {' or '.join(map(str, epochs))} epochs" for data, epochs in plans.items())
+    about = (
+        "Seconds of training until the test accuracy is first reached: median (least … most) of the seeds, evaluated "
+    )
+    about += f"four times an epoch; the ratio is the median of those of the seeds. Runs were planned on {tried}, and "
+    about += "the plan that got there first counts. "
+    return [*lines, about + origin(result)]
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "demo": lambda: demo_table(stored("demo")),
     "iteration": lambda: iteration_table(stored("iteration")),
     "ridge": lambda: ridge_table(stored("ridge")),
+    "bars": bars_table,
+    "range": range_table,
+    "ablation": ablation_table,
+    "race": race_table,
     "numbers": numbers_table,
     "counts": counts_table,
     "verdicts": lambda: verdict_markdown(load_contents(ROOT / "results")).rstrip("\n").split("\n"),
 }
-PAGES = ("README.md", "docs/reproduction.md")
+PAGES = ("README.md", "docs/reproduction.md", "docs/minibatch.md")
 
 
 def with_tables(text: str) -> str:
