@@ -25,6 +25,14 @@ WEIGHT = torch.arange(60) % 4 * 0.5  # some of them zero
 BATCHES = list(zip(X.split(16), Y.split(16), strict=True))
 
 
+@pytest.fixture(autouse=True)
+def hears_ctrl_c():
+    """Where the tests run in the background, the shell has made them deaf to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def network(seed=0, dtype=torch.float32):
     return make_model(WIDTHS, seed=seed, dtype=dtype)
 
