@@ -30,3 +30,23 @@ def make_data(samples, inputs, outputs, loss="squared", seed=0, dtype=torch.floa
     if loss in ("squared", "huber", "absolute"):
         return X, torch.randn(samples, outputs, generator=generator, dtype=dtype)
     return X, torch.randint(0, LOSSES[loss]().classes(outputs), (samples,), generator=generator)
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def without_seconds(history):
+    return [{**record.to_dict(), "seconds": None} for record in history]
+
+
+def assert_same_runs(one, other):
+    """Whatever the rest of the run depends on, to the last bit."""
+    assert same(one.model, other.model)
+    assert without_seconds(one.history) == without_seconds(other.history)
+    first, second = one._run.tensors(), other._run.tensors()
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    counters = [{**run._run.counters(), "seconds": None, "history": None} for run in (one, other)]
+    assert counters[0] == counters[1]

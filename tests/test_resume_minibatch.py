@@ -16,7 +16,7 @@ from ipdlam import IPDLAM, CheckpointError, DivergenceError, MiniBatchIPDLAM, St
 from ipdlam.batchwise import Batchwise
 from ipdlam.callbacks import Checkpoints
 from ipdlam.prox import Huber
-from problems import make_data, make_model
+from problems import assert_same_runs, make_data, make_model, same
 
 WIDTHS = [5, 8, 7, 3]
 X, Y = make_data(60, 5, 3, "cross_entropy", dtype=torch.float32)
@@ -39,26 +39,6 @@ def network(seed=0, dtype=torch.float32):
 
 def weights(model):
     return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
-def without_seconds(history):
-    return [{**record.to_dict(), "seconds": None} for record in history]
-
-
-def assert_same_runs(one, other):
-    """Whatever the rest of the run depends on, to the last bit."""
-    assert same(one.model, other.model)
-    assert without_seconds(one.history) == without_seconds(other.history)
-    first, second = one._run.tensors(), other._run.tensors()
-    assert first.keys() == second.keys()
-    for name in first:
-        assert torch.equal(first[name], second[name]), name
-    counters = [{**run._run.counters(), "seconds": None, "history": None} for run in (one, other)]
-    assert counters[0] == counters[1]
 
 
 def stop_at(epoch):
