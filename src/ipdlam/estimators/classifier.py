@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
+from torch import Tensor, nn
 from typing_extensions import Self
 
 from ipdlam.estimators.perceptron import Perceptron, uses_batches
@@ -42,7 +43,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     loss
         A name in ``ipdlam.prox.LOSSES``. ``predict_proba`` is there for ``cross_entropy`` (the softmax of the outputs),
         ``logistic`` (a sigmoid for every class, made to add up to 1) and ``squared`` (the outputs, which estimate
-        probabilities, cut to [0, 1] and made to add up to 1); the others say nothing about probabilities.
+        probabilities, moved to the nearest ones that are >= 0 and add up to 1); the others say nothing about them.
     alpha
         How strongly the weights are pulled to zero, in the units of the method: ``weight_decay`` on mini-batches
         (default 0.01), the relative ridge of the full-batch method (default 1e-5).
@@ -67,7 +68,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     standardize
         Bring features to mean 0 and deviation 1 inside. ``partial_fit`` scales all samples as its first ones say.
     class_weight
-        ``"balanced"``, or weights of the classes in a dictionary.
+        ``"balanced"``, or weights of the classes in a dictionary. ``partial_fit`` does not know what is balanced.
     step, inertia, proximity, penalty
         As in the two methods; ``proximity`` None is 3 on mini-batches and 1 without. ``step`` is for mini-batches.
 
@@ -138,6 +139,13 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
 
         The first call needs ``classes``, all that will ever come, unless ``y`` holds every one of them.
         """
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} needs all samples at once; give partial_fit the weights of the "
+                "classes in a dictionary"
+            )
+        if classes is not None and hasattr(self, "n_iter_") and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes are {list(classes)!r}, but were {self.classes_.tolist()!r} in the first call")
         return self._partial_fit(X, y, sample_weight, classes)
 
     def predict(self, X: Any) -> Array:
@@ -157,38 +165,41 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class, in the order of ``classes_``."""
         outputs = self._raw(X)
-        if self.loss == "cross_entropy":
-            return outputs.softmax(1).numpy()
-        found = outputs.sigmoid() if self.loss == "logistic" else outputs.clamp(0.0, 1.0)
-        if found.shape[1] == 1:
-            return torch.cat([1.0 - found, found], 1).numpy()
-        total = found.sum(1, keepdim=True)
-        evenly = torch.full_like(found, 1.0 / found.shape[1])  # where no output is positive
-        return torch.where(total > 0.0, found / total, evenly).numpy()
+        return (nearest_probabilities(outputs) if self.loss == "squared" else self._logits(outputs).softmax(1)).numpy()
 
     @available_if(has_probabilities)
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithm of :meth:`predict_proba`."""
-        if self.loss == "cross_entropy":  # also where the probability itself is too small to be a number
-            return self._raw(X).log_softmax(1).numpy()
+        if self.loss != "squared":  # also where the probability itself is too small to be a number
+            return self._logits(self._raw(X)).log_softmax(1).numpy()
         with np.errstate(divide="ignore"):
             logarithms: Array = np.log(self.predict_proba(X))
         return logarithms
+
+    def _logits(self, outputs: Tensor) -> Tensor:
+        """What the softmax makes probabilities of."""
+        if self.loss == "cross_entropy":
+            return outputs
+        if outputs.shape[1] == 1:
+            return torch.cat([torch.zeros_like(outputs), outputs], 1)
+        return nn.functional.logsigmoid(outputs)
 
     def _learn_targets(self, y: Array, weight: Array | None, classes: Any = None) -> None:
         del weight
         check_classification_targets(y)
         known = np.unique(y if classes is None else classes)
         if len(known) < 2:
-            name = type(self).__name__
-            raise ValueError(f"{name} needs samples of 2 or more classes, but y holds one class: {known[0]!r}")
+            name, only = type(self).__name__, known.tolist()[0]
+            raise ValueError(f"{name} needs samples of 2 or more classes, but y holds one class: {only!r}")
         self.classes_ = known
 
     def _check_targets(self, y: Array) -> None:
         check_classification_targets(y)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise ValueError(f"y holds {unknown[0]!r}, which is not among the classes {self.classes_.tolist()!r}")
+            raise ValueError(
+                f"y holds {unknown.tolist()[0]!r}, which is not among the classes {self.classes_.tolist()!r}"
+            )
 
     def _encode(self, y: Array) -> Array:
         return np.searchsorted(self.classes_, y)
@@ -200,9 +211,24 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     def _balance(self, y: Array, weight: Array | None) -> Array | None:
         if self.class_weight is None:
             return weight
-        of_classes: Array = compute_sample_weight(self.class_weight, y)
-        return of_classes if weight is None else of_classes * weight
+        labels = self._encode(y)
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":  # for a weight of 2 is two samples
+            totals = np.bincount(labels, weight, len(self.classes_))
+            of_classes = totals.sum() / (np.count_nonzero(totals) * np.where(totals > 0, totals, 1.0))
+        else:  # the samples of a batch need not be of every class
+            of_classes = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        balanced: Array = of_classes[labels]
+        return balanced if weight is None else balanced * weight
 
-    def _strata(self, y: Array, held: float) -> Array | None:
+    def _strata(self, y: Array, fewest: float) -> Array | None:
         counts = np.unique(y, return_counts=True)[1]
-        return y if counts.min() >= 2 and held >= len(counts) else None
+        return y if counts.min() >= 2 and fewest >= len(counts) else None
+
+
+def nearest_probabilities(outputs: Tensor) -> Tensor:
+    """``argmin_p ||p - outputs||`` over ``p >= 0`` that add up to 1: a shift, and a cut at zero; the order stays."""
+    falling = outputs.sort(1, descending=True).values
+    ranks = torch.arange(1, outputs.shape[1] + 1, dtype=outputs.dtype)
+    shifts = (falling.cumsum(1) - 1.0) / ranks  # if so many were positive
+    positive = (falling > shifts).sum(1, keepdim=True)
+    return (outputs - shifts.gather(1, positive - 1)).clamp_min_(0.0)

@@ -6,7 +6,6 @@ import copy
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable
-from numbers import Integral
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -111,9 +110,9 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
         del y
         return weight
 
-    def _strata(self, y: Array, held: float) -> Array | None:
-        """What the samples that are held out are drawn evenly from."""
-        del y, held
+    def _strata(self, y: Array, fewest: float) -> Array | None:
+        """What the samples that are held out are drawn evenly from, where ``fewest`` can hold one of each."""
+        del y, fewest
         return None
 
     def _target_scaling(self) -> Scaling | None:
@@ -135,7 +134,7 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
         if first:
             self._learn_targets(y, weight)
         self._check_targets(y)
-        weight = self._balance(y, weight)
+        X, y, weight = counted(X, y, self._balance(y, weight))
         if self.early_stopping:
             X, y, weight, held = self._hold_out(X, y, weight, random)
         seed = draw_seed(random)
@@ -172,10 +171,9 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
             history = whole.fit(inputs, targets, iterations=self.max_iter, **common)
             if plateau.best_weights:  # the full-batch method leaves its best network behind (docs/reproduction.md)
                 self._network.load_state_dict(plateau.best_weights)
-        self._trainer = None  # partial_fit begins anew from here
         self._publish(plateau.losses, first)
         if self.early_stopping:
-            earlier = [] if first else getattr(self, "validation_scores_", [])
+            earlier = getattr(self, "validation_scores_", [])
             self.validation_scores_ = [*earlier, *(record.score for record in history)]
         if history.stop_reason == "interrupted":
             warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=3)
@@ -190,40 +188,45 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
         """One pass over the samples in the order in which they are given."""
         self._check_settings()
+        if self.early_stopping:
+            raise ValueError("early_stopping is for fit; partial_fit makes one pass and has nothing to stop")
         first = not hasattr(self, "n_iter_")
         X, y, weight = self._check_data(X, y, sample_weight, first, least=1)
         if first:
             self._learn_targets(y, weight, classes)
         self._check_targets(y)
-        weight = self._balance(y, weight)
+        X, y, weight = counted(X, y, self._balance(y, weight))
         seed = draw_seed(check_random_state(self.random_state))
+        trainer = None if first else self._trainer
         self._begin(X, weight, seed, first)
-        trainer = getattr(self, "_trainer", None) or self._batch_trainer(seed, "auto")
-        self._trainer = trainer
-        inputs, targets = self._inputs(X), self._encode(y)
+        trainer = trainer or self._batch_trainer(seed, "auto")
+        inputs, targets, weight = (self._in_precision(array) for array in (self._inputs(X), self._encode(y), weight))
         total, count = 0.0, 0.0
         size = self._batch_rows() or default_batch_size(len(X))
         for start in range(0, len(X), size):
             rows = slice(start, start + size)
             some = None if weight is None else weight[rows]
-            counted = float(len(inputs[rows]) if some is None else some.sum())
-            total += counted * trainer.step(inputs[rows], targets[rows], some)
-            count += counted
+            samples = float(len(inputs[rows]) if some is None else some.sum())
+            total += samples * trainer.step(inputs[rows], targets[rows], some)
+            count += samples
+        self._trainer = trainer  # here, since one that failed cannot go on
         self._publish([total / count], first)
         return self
 
     def _begin(self, X: Array, weight: Array | None, seed: int, first: bool) -> None:
         """The scale of the inputs and a network, or those of the last training."""
-        shape = self._widths(X.shape[1]), self._activation()
+        shape = (X.shape[1], *self._hidden(), self._outputs()), self._activation()
         if first:
             self._scaling = Scaling.of(X, weight) if self.standardize else None
             dtype = torch.float32 if X.dtype == np.float32 else torch.float64
             self._network, self._shape = mlp(*shape, "he", seed, dtype, "cpu"), shape
+            self.__dict__.pop("validation_scores_", None)
         elif shape != self._shape:
             raise ValueError(
-                f"hidden_layer_sizes and activation give the network {shape}, but the one to go on with is "
+                f"hidden_layer_sizes, activation and loss give the network {shape}, but the one to go on with is "
                 f"{self._shape}; set them back, or fit a clone"
             )
+        self._trainer = self._module = None  # of other weights, also where this training fails
 
     def _batch_trainer(self, seed: int, start: str) -> MiniBatchIPDLAM:
         return MiniBatchIPDLAM(
@@ -247,7 +250,6 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
 
     def _publish(self, losses: list[float], first: bool) -> None:
         """What users of scikit-learn look for after a training."""
-        self._module = None  # made when it is asked for
         self.n_layers_, self.n_outputs_ = len(self._shape[0]), self._shape[0][-1]
         self.loss_curve_ = losses if first else [*self.loss_curve_, *losses]
         self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else float("nan")
@@ -256,6 +258,7 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
     @property
     def module_(self) -> nn.Sequential:
         """The trained network as a plain ``nn.Sequential`` from raw features: the scaling is in its layers."""
+        check_is_fitted(self)
         if self._module is None:
             module = copy.deepcopy(self._network).requires_grad_(False)
             layers, of_targets = linear_layers(module), self._target_scaling()
@@ -291,16 +294,13 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
         )
         if sample_weight is None:
             return X, y, None
-        weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
-        counted = weight > 0
-        if not counted.any():
-            raise ValueError("sample_weight is zero for every sample; at least one must count")
-        return (X, y, weight) if counted.all() else (X[counted], y[counted], weight[counted])
+        return counted(X, y, _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True))
 
     def _hold_out(self, X: Array, y: Array, weight: Array | None, random: Any) -> tuple[Array, Array, Any, Any]:
-        fraction = check_number("validation_fraction", self.validation_fraction, 0.0, 1.0, strict=True)
+        fraction = self.validation_fraction
+        fewest = min(fraction, 1.0 - fraction) * len(X) - 1.0  # samples on the smaller side, at least
         kept, aside = train_test_split(
-            np.arange(len(X)), test_size=fraction, random_state=random, stratify=self._strata(y, fraction * len(X))
+            np.arange(len(X)), test_size=fraction, random_state=random, stratify=self._strata(y, fewest)
         )
         some, held = (None, None) if weight is None else (weight[kept], weight[aside])
         return X[kept], y[kept], some, (X[aside], y[aside], held)
@@ -308,35 +308,46 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
     def _inputs(self, X: Array) -> Array:
         return X if self._scaling is None else self._scaling(X)
 
+    def _in_precision(self, array: Any) -> Any:
+        """Real numbers as the network's own are; the trainers' loops convert nothing."""
+        dtype = linear_layers(self._network)[0].weight.detach().numpy().dtype
+        return array.astype(dtype, copy=False) if array is not None and array.dtype.kind == "f" else array
+
     def _batch_rows(self) -> int | None:
         """As the user said; None where the trainer is to choose."""
         return None if self.batch_size == "auto" else int(self.batch_size)  # type: ignore[arg-type]
 
-    def _widths(self, inputs: int) -> tuple[int, ...]:
-        sizes = self.hidden_layer_sizes
-        hidden: Iterable[int] = (int(sizes),) if isinstance(sizes, Integral) else sizes  # type: ignore[assignment]
-        return (inputs, *(check_integer("hidden_layer_sizes", size, 1) for size in hidden), self._outputs())
+    def _hidden(self) -> list[int]:
+        sizes = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, Iterable) else [self.hidden_layer_sizes]
+        return [check_integer("hidden_layer_sizes", size, 1) for size in sizes]
 
     def _activation(self) -> str:
-        return ALIASES.get(self.activation, self.activation)
+        return ALIASES.get(str(self.activation), self.activation)
 
     def _check_settings(self) -> None:
-        """What the trainers do not check themselves, before anything is learned."""
-        for name, value, known in (
-            ("activation", self._activation(), ACTIVATIONS),
-            ("loss", self.loss, self.losses),
-        ):
-            if value not in known:
+        """Before anything is learned: a call with a bad setting leaves an earlier training as it was."""
+        self._hidden()
+        for name, value, known in (("activation", self._activation(), ACTIVATIONS), ("loss", self.loss, self.losses)):
+            if not isinstance(value, str) or value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         for name in ("max_iter", "n_iter_no_change"):
             check_integer(name, getattr(self, name), 1)
-        check_number("tol", self.tol, low=0.0)
-        if self.alpha is not None:
-            check_number("alpha", self.alpha, low=0.0)
+        for name in ("early_stopping", "warm_start", "standardize"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        given = [name for name in ("alpha", "proximity") if getattr(self, name) is not None]
+        for name in ("tol", "inertia", "penalty", *given):
+            check_number(name, getattr(self, name), low=0.0)
+        check_number("step", self.step, low=0.0, strict=True)
+        if not 0.0 < check_number("validation_fraction", self.validation_fraction) < 1.0:
+            raise ValueError(f"validation_fraction must be above 0 and below 1, got {self.validation_fraction!r}")
         if isinstance(self.batch_size, str) and self.batch_size != "auto":
             raise ValueError(f'batch_size must be "auto", None or an integer >= 1, got {self.batch_size!r}')
         if self.batch_size is not None and self.batch_size != "auto":
             check_integer("batch_size", self.batch_size, 1)  # type: ignore[arg-type]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_iter_")
 
     # --- prediction ----------------------------------------------------------------------------------------------
 
@@ -362,6 +373,17 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
 def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
     """The layers with weights, from the inputs to the outputs."""
     return [layer for layer in module if isinstance(layer, nn.Linear)]
+
+
+def counted(X: Array, y: Array, weight: Array | None) -> tuple[Array, Array, Array | None]:
+    """The samples without those of weight zero."""
+    if weight is None or (weight > 0).all():
+        return X, y, weight
+    if not (weight > 0).any():
+        raise ValueError(
+            "the weight of every sample is zero, by sample_weight or class_weight; at least one must count"
+        )
+    return X[weight > 0], y[weight > 0], weight[weight > 0]
 
 
 def draw_seed(random: Any) -> int:
