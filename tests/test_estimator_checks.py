@@ -8,7 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 
 ESTIMATORS = [
-    kind(hidden_layer_sizes=(20,), batch_size=batch_size)
+    kind(hidden_layer_sizes=(20,), batch_size=batch_size, max_iter=10)
     for kind in (IPDLAMClassifier, IPDLAMRegressor)
     for batch_size in ("auto", None)
 ]

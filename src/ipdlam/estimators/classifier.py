@@ -220,7 +220,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         balanced: Array = of_classes[labels]
         return balanced if weight is None else balanced * weight
 
-    def _strata(self, y: Array, fewest: float) -> Array | None:
+    def _strata(self, y: Array, fewest: int) -> Array | None:
         counts = np.unique(y, return_counts=True)[1]
         return y if counts.min() >= 2 and fewest >= len(counts) else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable
@@ -110,7 +111,7 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
         del y
         return weight
 
-    def _strata(self, y: Array, fewest: float) -> Array | None:
+    def _strata(self, y: Array, fewest: int) -> Array | None:
         """What the samples that are held out are drawn evenly from, where ``fewest`` can hold one of each."""
         del y, fewest
         return None
@@ -297,10 +298,10 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
         return counted(X, y, _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True))
 
     def _hold_out(self, X: Array, y: Array, weight: Array | None, random: Any) -> tuple[Array, Array, Any, Any]:
-        fraction = self.validation_fraction
-        fewest = min(fraction, 1.0 - fraction) * len(X) - 1.0  # samples on the smaller side, at least
+        held_out = math.ceil(self.validation_fraction * len(X))
+        strata = self._strata(y, min(held_out, len(X) - held_out))
         kept, aside = train_test_split(
-            np.arange(len(X)), test_size=fraction, random_state=random, stratify=self._strata(y, fewest)
+            np.arange(len(X)), test_size=self.validation_fraction, random_state=random, stratify=strata
         )
         some, held = (None, None) if weight is None else (weight[kept], weight[aside])
         return X[kept], y[kept], some, (X[aside], y[aside], held)
