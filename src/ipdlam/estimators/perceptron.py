@@ -134,6 +134,7 @@ class Perceptron(BaseEstimator, metaclass=ABCMeta):
         held = None
         if first:
             self._learn_targets(y, weight)
+            self.__dict__.pop("n_iter_", None)  # nothing predicts until this training has ended
         self._check_targets(y)
         X, y, weight = counted(X, y, self._balance(y, weight))
         if self.early_stopping:

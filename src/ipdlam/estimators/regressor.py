@@ -70,4 +70,4 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
 
 def columns_of(y: Array) -> Array:
     """The targets as a matrix of floating-point numbers."""
-    return y.reshape(len(y), -1).astype(y.dtype if y.dtype.kind == "f" else np.float64, copy=False)
+    return y.reshape(len(y), -1).astype(np.float32 if y.dtype == np.float32 else np.float64, copy=False)
