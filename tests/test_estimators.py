@@ -25,7 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from ipdlam import DivergenceError, MiniBatchIPDLAM
+from ipdlam import IPDLAM, DivergenceError, MiniBatchIPDLAM
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 from ipdlam.estimators.classifier import nearest_probabilities
 from ipdlam.estimators.scaling import Scaling
@@ -1223,12 +1223,17 @@ def test_alpha_pulls_weights_to_zero(batch_size):
     assert sizes[1] < 0.7 * sizes[0]
 
 
-def test_default_settings_are_those_of_the_two_methods(monkeypatch):
-    """None stands for another number in either method; the docstring says which."""
+def test_what_none_stands_for_in_the_two_methods(monkeypatch):
     seen = []
-    start = MiniBatchIPDLAM.start
-    monkeypatch.setattr(
-        MiniBatchIPDLAM, "start", lambda self, *a, **k: (seen.append(self.settings_dict()), start(self, *a, **k))
-    )
+    for method in (MiniBatchIPDLAM, IPDLAM):
+
+        def start(self, *data, begin=method.start, **more):
+            seen.append(self.settings_dict())
+            begin(self, *data, **more)
+
+        monkeypatch.setattr(method, "start", start)
     classifier().fit(X, Y)
     assert (seen[0]["weight_decay"], seen[0]["proximity"], seen[0]["batch_size"]) == (0.01, 3.0, None)
+    classifier(batch_size=None).fit(X, Y)
+    assert seen[1]["proximity"] == 1.0
+    assert all(layer["strength"] == 1e-5 and layer["relative"] for layer in seen[1]["regularizers"])
