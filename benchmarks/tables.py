@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/reproduction.md, made from ``results/*.json``: no figure there is typed by hand.
+"""The tables of README.md and of the pages in docs, made from ``results/*.json``: no figure there is typed by hand.
 
 python benchmarks/tables.py            # writes them
 python benchmarks/tables.py --check    # fails where the pages and the results differ
@@ -232,15 +232,19 @@ def ablation_table() -> list[str]:
     """What a change of each setting does to the accuracy."""
     result = stored("minibatch")
     rows = [row for row in result["rows"] if row["part"] == "ablation"]
-    problems = list(grouped(rows, "data", "hidden"))
-    titles = [f"{json.loads(data)}, {described({'hidden': json.loads(hidden)})}" for data, hidden in problems]
+    same = ("data", "hidden", "random_labels")
+    problems, titles = grouped(rows, *same), []
+    for run, *_ in problems.values():
+        noise = f", cross-entropy, {run['random_labels']:.0%} of labels random" if "random_labels" in run else ""
+        titles.append(f"{run['data']}, {described({'hidden': run['hidden']})}{noise}")
     lines = [f"| changed | {' | '.join(titles)} |", "|---|" + "---:|" * len(titles)]
     base: dict[tuple, float] = {}
     for (changed,), group in grouped(rows, "settings").items():
-        cells = []
-        for problem, runs in grouped(group, "data", "hidden").items():
-            if not all(run["scores"] for run in runs):
-                cells.append("diverged")
+        cells, found = [], grouped(group, *same)
+        for problem in problems:
+            runs = found.get(problem, [])
+            if not runs or not all(run["scores"] for run in runs):
+                cells.append("diverged" if runs else "")
                 continue
             mean = 100 * statistics.fmean(run["scores"][-1] for run in runs)
             cells.append(f"{mean - base[problem]:+.2f}" if problem in base else f"{mean:.2f}")
@@ -249,7 +253,10 @@ def ablation_table() -> list[str]:
         words = ", ".join(f"{name} {value}" for name, value in settings.items()).replace("descent False", "no descent")
         lines.append(f"| {words or 'nothing: accuracy in %'} | {' | '.join(cells)} |")
     about = "Accuracy in % on held-out training samples, then the change of it in points; two seeds. 20000 images, "
-    about += "batches of 256, 2 epochs; all of digits, batches of 64, 20 epochs. "
+    about += (
+        "batches of 256, 2 epochs; 5000 where labels are random, batches of 32, 4 epochs; all of digits, batches of "
+    )
+    about += "64, 20 epochs. "
     return [*lines, "", about + origin(result).replace("minibatch.py", "minibatch.py ablation")]
 
 
@@ -287,6 +294,88 @@ def race_table() -> list[str]:
     return [*lines, about + origin(result)]
 
 
+def tabular_rows(kind: str) -> dict[tuple, list[dict]]:
+    """The splits of every table and method."""
+    rows = [row for row in stored("tabular")["rows"] if row["part"] == "scores" and row["kind"] == kind]
+    return grouped(rows, "table", "method")
+
+
+def tabular_table(kind: str, cell: Callable[[list[dict]], str]) -> list[str]:
+    """Something of every method on every table of classes or of real targets."""
+    groups = tabular_rows(kind)
+    methods = list(dict.fromkeys(json.loads(method) for _, method in groups))
+    lines = [f"| table | rows x columns | {' | '.join(methods)} |", "|---|---|" + "---:|" * len(methods)]
+    for table in dict.fromkeys(table for table, _ in groups):
+        runs = [groups[table, json.dumps(method)] for method in methods]
+        size = f"{runs[0][0]['rows']} x {runs[0][0]['columns']}"
+        lines.append(f"| {json.loads(table)} | {size} | {' | '.join(cell(some) for some in runs)} |")
+    return lines
+
+
+def score_of(runs: list[dict]) -> str:
+    """The mean over the splits and their deviation."""
+    values = [run["score"] for run in runs]
+    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
+
+
+def seconds_of(runs: list[dict]) -> str:
+    return f"{statistics.median(run['seconds'] for run in runs):.2f}"
+
+
+def tabular_scores(kind: str) -> list[str]:
+    """Scores on tables, and where they came from."""
+    splits = len(next(iter(tabular_rows(kind).values())))
+    what = "Accuracy" if kind == "classes" else "R²"
+    about = f"{what} on the held-out quarter: mean ± deviation of {splits} splits. "
+    return [*tabular_table(kind, score_of), "", about + origin(stored("tabular")).replace(".py`", ".py scores`")]
+
+
+def tabular_seconds() -> list[str]:
+    """How long the fits take."""
+    lines = [*tabular_table("classes", seconds_of), "", *tabular_table("real", seconds_of), ""]
+    return [*lines, "Seconds of a fit, median of the splits, in the same run."]
+
+
+def tabular_wins() -> list[str]:
+    """On how many tables the default is better, by more than the standard error of the difference over the splits."""
+    ours, counts, chosen_on = "ipdlam, mini-batch", {}, stored("tabular")["chosen_on"]
+    for kind in ("classes", "real"):
+        groups = tabular_rows(kind)
+        for (table, method), runs in groups.items():
+            if json.loads(method) == ours:
+                continue
+            gains = [
+                own["score"] - other["score"] for own, other in zip(groups[table, json.dumps(ours)], runs, strict=True)
+            ]
+            mean, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
+            found = counts.setdefault(json.loads(method), {True: [0, 0, 0], False: [0, 0, 0]})
+            found[json.loads(table) in chosen_on][1 if abs(mean) <= error else 0 if mean > 0 else 2] += 1
+    lines = [
+        f"| the default, {ours}, against | new tables: better | equal | worse | chosen on: better | equal | worse |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [f"| {name} | {' | '.join(map(str, found[False] + found[True]))} |" for name, found in counts.items()]
+    about = (
+        "Better and worse: the mean difference over the splits is larger than its standard error. The default settings "
+    )
+    return [
+        *lines,
+        "",
+        f"{about}were chosen on {', '.join(chosen_on)}, on other splits; the other tables are new to them.",
+    ]
+
+
+def tabular_memory() -> list[str]:
+    """What a fit on a million rows needs."""
+    lines = ["| samples | data | memory before the fit | peak | above it |", "|---|---:|---:|---:|---:|"]
+    result = stored("tabular")
+    for row in (row for row in result["rows"] if row["part"] == "memory"):
+        sizes = [row["data"], row["before"], row["peak"], row["peak"] - row["before"]]
+        cells = " | ".join(f"{size / 1e9:.2f} GB" for size in sizes)
+        lines.append(f"| {row['rows']} x {row['columns']}, {row['dtype']} | {cells} |")
+    return [*lines, "", f"One epoch. {origin(result).replace('.py`', '.py memory`')}"]
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "demo": lambda: demo_table(stored("demo")),
     "iteration": lambda: iteration_table(stored("iteration")),
@@ -295,11 +384,16 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "range": range_table,
     "ablation": ablation_table,
     "race": race_table,
+    "tabular_classes": lambda: tabular_scores("classes"),
+    "tabular_real": lambda: tabular_scores("real"),
+    "tabular_wins": tabular_wins,
+    "tabular_seconds": tabular_seconds,
+    "tabular_memory": tabular_memory,
     "numbers": numbers_table,
     "counts": counts_table,
     "verdicts": lambda: verdict_markdown(load_contents(ROOT / "results")).rstrip("\n").split("\n"),
 }
-PAGES = ("README.md", "docs/reproduction.md", "docs/minibatch.md")
+PAGES = ("README.md", "docs/reproduction.md", "docs/minibatch.md", "docs/estimators.md")
 
 
 def with_tables(text: str) -> str:

@@ -45,11 +45,11 @@ HELD_OUT = 5000
 
 OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], str, tuple[float, ...]]] = {
     "adam": (torch.optim.Adam, "squared", (0.0005, 0.001, 0.002, 0.004)),
-    "adam, cross-entropy": (torch.optim.Adam, "cross_entropy", (0.0005, 0.001, 0.002, 0.004)),
-    "amsgrad": (functools.partial(torch.optim.Adam, amsgrad=True), "squared", (0.0005, 0.001, 0.002, 0.004)),
-    "adamw": (torch.optim.AdamW, "squared", (0.0005, 0.001, 0.002, 0.004)),
-    "rmsprop": (torch.optim.RMSprop, "squared", (0.0003, 0.001, 0.002)),
-    "sgd with momentum": (functools.partial(torch.optim.SGD, momentum=0.9), "squared", (0.03, 0.1, 0.3, 1.0)),
+    "adam, cross-entropy": (torch.optim.Adam, "cross_entropy", (0.0005, 0.001, 0.002, 0.004, 0.008)),
+    "amsgrad": (functools.partial(torch.optim.Adam, amsgrad=True), "squared", (0.0005, 0.001, 0.002, 0.004, 0.008)),
+    "adamw": (torch.optim.AdamW, "squared", (0.0005, 0.001, 0.002, 0.004, 0.008)),
+    "rmsprop": (torch.optim.RMSprop, "squared", (0.0001, 0.0003, 0.001, 0.002)),
+    "sgd with momentum": (functools.partial(torch.optim.SGD, momentum=0.9), "squared", (0.03, 0.1, 0.3, 1.0, 3.0)),
 }
 SCHEDULES = ("linear", "constant")  # constant rates are tried for Adam alone: in so few epochs they lose
 SCHEDULE = StepSchedule()  # the one that the mini-batch method has built in

@@ -61,6 +61,7 @@ LAYERS = [
     "ipdlam.estimators.scaling",
     "ipdlam.estimators.stopping",
     "ipdlam.estimators.onnx",
+    "ipdlam.estimators.parameters",
     "ipdlam.estimators.perceptron",
     "ipdlam.estimators.classifier",
     "ipdlam.estimators.regressor",

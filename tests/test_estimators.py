@@ -29,6 +29,8 @@ from ipdlam import IPDLAM, DivergenceError, MiniBatchIPDLAM
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 from ipdlam.estimators.classifier import nearest_probabilities
 from ipdlam.estimators.scaling import Scaling
+from ipdlam.estimators.stopping import Plateau
+from ipdlam.history import Record
 from ipdlam.prox import ACTIVATIONS, LOSSES
 
 # Most trainings here are far too short to converge; the tests of the warning itself ask for it.
@@ -632,8 +634,6 @@ def test_training_ends_where_the_loss_falls_no_more(make, y, batch_size):
 @both_methods
 @both_kinds
 def test_ctrl_c_leaves_what_has_been_trained(make, y, batch_size, monkeypatch):
-    from ipdlam.estimators.stopping import Plateau
-
     listen = Plateau.__call__
 
     def interrupt(self, record):
@@ -820,8 +820,9 @@ def test_the_module_belongs_to_the_user(batch_size):
     before = answers(model)
     with torch.no_grad():
         model.module_[0].weight.zero_()
+        model.coefs_[0][:] = 0.0
     assert np.array_equal(answers(model), before)
-    assert model.module_ is model.module_
+    assert model.module_[0].weight.any()  # what one changes is one's own copy
     old = model.coefs_[0].copy()
     assert not np.array_equal(model.fit(X, np.roll(Y, 1)).coefs_[0], old)  # and follows a new training
 
@@ -1237,3 +1238,80 @@ def test_what_none_stands_for_in_the_two_methods(monkeypatch):
     classifier(batch_size=None).fit(X, Y)
     assert seen[1]["proximity"] == 1.0
     assert all(layer["strength"] == 1e-5 and layer["relative"] for layer in seen[1]["regularizers"])
+
+
+@pytest.mark.parametrize(("trained", "later"), [("logistic", "cross_entropy"), ("cross_entropy", "squared")])
+def test_predictions_are_made_by_the_loss_that_was_trained(trained, later):
+    two = (Y > 0).astype(int)
+    model = classifier(loss=trained).fit(X, two)
+    before, score = model.predict_proba(X), model.score(X, two)
+    model.set_params(loss=later)
+    assert np.array_equal(model.predict_proba(X), before)
+    assert model.score(X, two) == score
+    assert hasattr(model.set_params(loss="hinge"), "predict_proba")
+
+
+def test_a_setting_that_is_changed_holds_from_the_next_batch_on():
+    model = classifier(standardize=False).partial_fit(X, Y)
+    before = model.coefs_[0]
+    model.set_params(step=1e-9, alpha=0.0).partial_fit(X, Y)
+    assert np.abs(model.coefs_[0] - before).max() < 1e-6
+    model.set_params(step=0.5).partial_fit(X, Y)
+    assert np.abs(model.coefs_[0] - before).max() > 1e-3
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_weights_of_classes_are_checked(weight):
+    with pytest.raises(ValueError, match="class_weight must hold finite weights >= 0"):
+        classifier(class_weight={0: weight, 1: 1.0, 2: 1.0}).fit(X, Y)
+
+
+def test_sizes_that_can_be_gone_through_only_once_are_refused():
+    with pytest.raises(ValueError, match="hidden_layer_sizes"):
+        classifier(hidden_layer_sizes=iter((5,))).fit(X, Y)
+
+
+@both_kinds
+def test_data_that_are_refused_leave_no_half_of_a_training(make, y):
+    model = make().fit(X, y)
+    with pytest.raises(ValueError, match="sample_weight"):
+        model.fit(X[:, :2], y, sample_weight=-np.ones(len(X)))
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+@both_methods
+@both_kinds
+def test_ctrl_c_before_anything_is_learned_is_passed_on(make, y, batch_size, monkeypatch):
+    from ipdlam.loop import run_loop
+
+    def interrupted(step, network, history, *rest):
+        def refuse(evaluate):
+            raise KeyboardInterrupt
+
+        return run_loop(refuse, network, history, *rest)
+
+    monkeypatch.setattr("ipdlam.resumable.run_loop", interrupted)
+    model = make(batch_size=batch_size)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_the_scale_of_wide_samples_is_found_a_few_rows_at_a_time(monkeypatch):
+    wide = np.random.default_rng(0).normal(5.0, 3.0, (40, 7))
+    whole = Scaling.of(wide, None)
+    monkeypatch.setattr("ipdlam.estimators.scaling.NUMBERS", 15)
+    few = Scaling.of(wide, None)
+    np.testing.assert_allclose(few.mean, whole.mean, rtol=1e-14)
+    np.testing.assert_allclose(few.deviation, whole.deviation, rtol=1e-14)
+
+
+def test_a_last_epoch_that_hardly_helped_is_no_reason_to_warn():
+    losses = Plateau(1e-4, 10, 1.0, None)
+    for number, loss in enumerate((1.0, 0.5, 0.4990), start=1):
+        losses(Record(number, 0.1, loss, loss, 0.0, (), (), loss, 0.0))
+    assert not losses.falling
+    losses(Record(4, 0.1, 0.49, 0.49, 0.0, (), (), 0.49, 0.0))
+    assert losses.falling

@@ -70,3 +70,14 @@ def test_time_to_accuracy_benchmark(tmp_path):
     own = [row for row in result["summary"] if row["method"] == "minibatch"]
     assert [row["target"] for row in own] == [0.8, 0.9, 0.95]
     assert own[0]["median_seconds"] > 0
+
+
+def test_tabular_benchmark(tmp_path):
+    output = tmp_path / "tabular.json"
+    run("benchmarks/tabular.py", "--scale", "smoke", "--output", str(output))
+    rows = json.loads(output.read_text())["rows"]
+    own = [row for row in rows if row.get("method") == "ipdlam, mini-batch"]
+    assert [row["table"] for row in own] == ["iris", "diabetes"]
+    assert own[0]["score"] > 0.85
+    assert own[1]["score"] > 0.2
+    assert all(row["peak"] > row["before"] > 0 for row in rows if row["part"] == "memory")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,12 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ipdlam.estimators.perceptron import Perceptron, uses_batches
+from ipdlam.estimators.parameters import uses_batches
+from ipdlam.estimators.perceptron import Perceptron
 from ipdlam.estimators.scaling import Array
 from ipdlam.prox import LOSSES
 
@@ -23,11 +25,10 @@ PROBABILITIES = ("cross_entropy", "logistic", "squared")  # losses whose best ou
 
 def has_probabilities(estimator: IPDLAMClassifier) -> bool:
     """Whether ``predict_proba`` exists."""
-    if estimator.loss not in PROBABILITIES:
+    loss = getattr(estimator, "_fitted_loss", estimator.loss)
+    if loss not in PROBABILITIES:
         known = ", ".join(PROBABILITIES)
-        raise AttributeError(
-            f"predict_proba needs a loss that estimates probabilities ({known}), got {estimator.loss!r}"
-        )
+        raise AttributeError(f"predict_proba needs a loss that estimates probabilities ({known}), got {loss!r}")
     return True
 
 
@@ -55,7 +56,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         number is another training, not only a longer one.
     tol, n_iter_no_change
         Training ends when that many epochs in a row have not lowered the best loss by ``tol``. Where the last one of
-        ``max_iter`` epochs still did, a ``ConvergenceWarning`` says so.
+        ``max_iter`` epochs lowered it by that and by more than a hundredth, a ``ConvergenceWarning`` says so.
     early_stopping, validation_fraction
         Set samples aside, end after ``n_iter_no_change`` epochs without a better score on them, and keep the weights of
         the best one.
@@ -75,9 +76,11 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     Attributes
     ----------
     module_
-        The trained network as a plain ``nn.Sequential``, from raw features to outputs: the scaling is in its layers.
+        A copy of the trained network as a plain ``nn.Sequential``, from raw features to outputs: the scaling is in its
+        layers. In float32 it loses digits where features are far from zero for their deviation; ``predict`` does not.
     classes_, coefs_, intercepts_, loss_, loss_curve_, n_iter_, n_layers_, n_outputs_, n_features_in_, feature_names_in_
-        As in ``MLPClassifier``; ``validation_scores_`` too with ``early_stopping``.
+        As in ``MLPClassifier``, but that two classes have two outputs unless the loss is one of margins. With
+        ``early_stopping`` also ``validation_scores_``: accuracies, or of a regressor minus the loss in scaled units.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -90,7 +93,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Iterable[int] = (100,),
+        hidden_layer_sizes: int | Sequence[int] = (100,),
         activation: str = "relu",
         *,
         loss: str = "cross_entropy",
@@ -137,7 +140,8 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One pass over some samples, with steps that do not descend; only for the mini-batch method.
 
-        The first call needs ``classes``, all that will ever come, unless ``y`` holds every one of them.
+        The first call needs ``classes``, all that will ever come, unless ``y`` holds every one of them. It says how
+        features are scaled and where the network starts, so give it a fair, mixed part of the samples.
         """
         if isinstance(self.class_weight, str):
             raise ValueError(
@@ -151,7 +155,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     def predict(self, X: Any) -> Array:
         """The class of every row."""
         outputs = self._raw(X)
-        found: Array = self.classes_[LOSSES[self.loss]().predict(outputs).numpy()]
+        found: Array = self.classes_[LOSSES[self._fitted_loss]().predict(outputs).numpy()]
         return found
 
     def decision_function(self, X: Any) -> Array:
@@ -165,12 +169,14 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class, in the order of ``classes_``."""
         outputs = self._raw(X)
-        return (nearest_probabilities(outputs) if self.loss == "squared" else self._logits(outputs).softmax(1)).numpy()
+        squared = self._fitted_loss == "squared"
+        return (nearest_probabilities(outputs) if squared else self._logits(outputs).softmax(1)).numpy()
 
     @available_if(has_probabilities)
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithm of :meth:`predict_proba`."""
-        if self.loss != "squared":  # also where the probability itself is too small to be a number
+        check_is_fitted(self)
+        if self._fitted_loss != "squared":  # also where the probability itself is too small to be a number
             return self._logits(self._raw(X)).log_softmax(1).numpy()
         with np.errstate(divide="ignore"):
             logarithms: Array = np.log(self.predict_proba(X))
@@ -178,7 +184,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
 
     def _logits(self, outputs: Tensor) -> Tensor:
         """What the softmax makes probabilities of."""
-        if self.loss == "cross_entropy":
+        if self._fitted_loss == "cross_entropy":
             return outputs
         if outputs.shape[1] == 1:
             return torch.cat([torch.zeros_like(outputs), outputs], 1)
@@ -217,6 +223,8 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
             of_classes = totals.sum() / (np.count_nonzero(totals) * np.where(totals > 0, totals, 1.0))
         else:  # the samples of a batch need not be of every class
             of_classes = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            if not (of_classes >= 0.0).all() or not np.isfinite(of_classes).all():
+                raise ValueError(f"class_weight must hold finite weights >= 0, got {self.class_weight!r}")
         balanced: Array = of_classes[labels]
         return balanced if weight is None else balanced * weight
 

@@ -9,7 +9,8 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from typing_extensions import Self
 
-from ipdlam.estimators.perceptron import Perceptron, uses_batches
+from ipdlam.estimators.parameters import uses_batches
+from ipdlam.estimators.perceptron import Perceptron
 from ipdlam.estimators.scaling import Array, Scaling
 
 
@@ -33,7 +34,8 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """One pass over some samples, with steps that do not descend; only for the mini-batch method.
 
-        The first call says how features and targets are scaled, so give it a fair part of the samples.
+        The first call says how features and targets are scaled and where the network starts, so give it a fair, mixed
+        part of the samples.
         """
         return self._partial_fit(X, y, sample_weight)
 

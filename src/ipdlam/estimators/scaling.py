@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 Array = np.ndarray[Any, Any]
-ROWS = 65536  # to a chunk: sums in float64 never copy the whole array
+NUMBERS = 1 << 20  # to a chunk: sums in float64 never copy the whole array
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,9 @@ class Scaling:
     @classmethod
     def of(cls, X: Array, weight: Array | None) -> Scaling:
         """As the samples say; a column that does not vary keeps its unit."""
+        # The squares of huge and of tiny numbers overflow, so columns are divided by a power of two of their size.
         largest = np.maximum(X.max(0), -X.min(0)).astype(np.float64)
-        unit = np.ldexp(
-            1.0, np.frexp(largest)[1] - 1
-        )  # a power of two: squares of huge and tiny numbers are no numbers
+        unit = np.ldexp(1.0, np.frexp(largest)[1] - 1)
         mean = column_means(X, weight, unit)
         deviation = np.sqrt(column_means(X, weight, unit, about=mean))
         # What rounding makes of a constant column is no variation.
@@ -61,11 +60,14 @@ class Scaling:
 def column_means(X: Array, weight: Array | None, unit: Array, about: Array | None = None) -> Array:
     """The mean of every column of ``X / unit``, or with ``about`` of its squared distances from there, in float64."""
     total, count = np.zeros(X.shape[1]), 0.0
-    for start in range(0, len(X), ROWS):
-        rows = X[start : start + ROWS].astype(np.float64) / unit
+    size = max(1, NUMBERS // X.shape[1])
+    for start in range(0, len(X), size):
+        rows = X[start : start + size].astype(np.float64)
+        rows /= unit
         if about is not None:
-            rows = (rows - about) ** 2
-        some = np.ones(len(rows)) if weight is None else weight[start : start + ROWS].astype(np.float64)
+            rows -= about
+            rows *= rows
+        some = np.ones(len(rows)) if weight is None else weight[start : start + size].astype(np.float64)
         total += some @ rows
         count += some.sum()
     return total / count

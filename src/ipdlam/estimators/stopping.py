@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from ipdlam.errors import StopTraining
 from ipdlam.history import Record
 
+NOTABLE = 0.01
+
 
 class Plateau:
     """A callback that collects the mean losses, and ends a training that does not lower them any more.
@@ -46,5 +48,6 @@ class Plateau:
 
     @property
     def falling(self) -> bool:
-        """Whether the last epoch still lowered the best loss by ``tol``: more of them would have helped."""
-        return bool(self.losses) and self.unchanged == 0
+        """Whether the last epoch still lowered the best loss by ``tol``, and by a part of it that is worth a word."""
+        before = min(self.losses[:-1], default=float("inf"))
+        return self.unchanged == 0 and self.best < (1.0 - NOTABLE) * before

@@ -1,0 +1,120 @@
+"""The settings of both estimators: their names are arguments of the constructor, as scikit-learn wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from ipdlam.checks import check_integer, check_number
+from ipdlam.prox import ACTIVATIONS, Ridge
+
+ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
+BATCH_ALPHA = 0.01  # the weight decay that alpha=None stands for; the full-batch method has a default of its own
+
+
+class Parameters(BaseEstimator):
+    """What can be set; see :class:`ipdlam.estimators.IPDLAMClassifier`."""
+
+    losses: ClassVar[tuple[str, ...]]  # the names that make sense
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: str = "relu",
+        *,
+        loss: str = "squared",
+        alpha: float | None = None,
+        batch_size: int | str | None = "auto",
+        max_iter: int = 20,
+        tol: float = 1e-4,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+        standardize: bool = True,
+        step: float = 0.5,
+        inertia: float = 0.7,
+        proximity: float | None = None,
+        penalty: float = 0.1,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.loss = loss
+        self.alpha = alpha
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.standardize = standardize
+        self.step = step
+        self.inertia = inertia
+        self.proximity = proximity
+        self.penalty = penalty
+
+    def _batch_rows(self) -> int | None:
+        """As the user said; None where the trainer is to choose."""
+        return None if self.batch_size == "auto" else int(self.batch_size)  # type: ignore[arg-type]
+
+    def _hidden(self) -> list[int]:
+        sizes = (
+            self.hidden_layer_sizes
+            if isinstance(self.hidden_layer_sizes, (Sequence, np.ndarray))
+            else [self.hidden_layer_sizes]
+        )
+        return [check_integer("hidden_layer_sizes", size, 1) for size in sizes]
+
+    def _activation(self) -> str:
+        return ALIASES.get(str(self.activation), self.activation)
+
+    def _check_settings(self) -> None:
+        """Before anything is learned: a call with a bad setting leaves an earlier training as it was."""
+        self._hidden()
+        for name, value, known in (("activation", self._activation(), ACTIVATIONS), ("loss", self.loss, self.losses)):
+            if not isinstance(value, str) or value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        for name in ("max_iter", "n_iter_no_change"):
+            check_integer(name, getattr(self, name), 1)
+        for name in ("early_stopping", "warm_start", "standardize"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        given = [name for name in ("alpha", "proximity") if getattr(self, name) is not None]
+        for name in ("tol", "inertia", "penalty", *given):
+            check_number(name, getattr(self, name), low=0.0)
+        check_number("step", self.step, low=0.0, strict=True)
+        if not 0.0 < check_number("validation_fraction", self.validation_fraction) < 1.0:
+            raise ValueError(f"validation_fraction must be above 0 and below 1, got {self.validation_fraction!r}")
+        if isinstance(self.batch_size, str) and self.batch_size != "auto":
+            raise ValueError(f'batch_size must be "auto", None or an integer >= 1, got {self.batch_size!r}')
+        if self.batch_size is not None and self.batch_size != "auto":
+            check_integer("batch_size", self.batch_size, 1)  # type: ignore[arg-type]
+
+    def _batch_settings(self) -> dict[str, Any]:
+        """Of :class:`ipdlam.MiniBatchIPDLAM`."""
+        decay = BATCH_ALPHA if self.alpha is None else self.alpha
+        return {**self._settings(), "step": self.step, "weight_decay": decay}
+
+    def _full_batch_settings(self) -> dict[str, Any]:
+        """Of :class:`ipdlam.IPDLAM`."""
+        return self._settings() if self.alpha is None else {**self._settings(), "regularizer": Ridge(self.alpha)}
+
+    def _settings(self) -> dict[str, Any]:
+        """Those that both methods have; what is None is left to them."""
+        proximity = {} if self.proximity is None else {"proximity": self.proximity}
+        return {"loss": self.loss, "inertia": self.inertia, "penalty": self.penalty, **proximity}
+
+
+def uses_batches(estimator: Parameters) -> bool:
+    """Whether ``partial_fit`` exists: the full-batch method needs all samples at once."""
+    if estimator.batch_size is None:
+        raise AttributeError("partial_fit is for the mini-batch method; batch_size=None is the full-batch one")
+    return True
