@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ipdlam.batchwise import Batchwise
-from ipdlam.checkpoint import differences
+from ipdlam.checkpoint import RowStore, differences
 from ipdlam.checks import check_integer, check_number
 from ipdlam.course import Course
 from ipdlam.errors import DivergenceError
-from ipdlam.inputs import ArrayLike, Samples, as_tensor, check_samples
+from ipdlam.inputs import ArrayLike, RowSource, Samples, as_tensor, check_samples
 from ipdlam.linalg import all_finite
 from ipdlam.loop import Weights
 from ipdlam.network import Network
@@ -55,7 +55,7 @@ class BatchRun(Course):
         numbers = self.state.network.numbers
         return {l: self.state.network.weight(l) for l in numbers}, {l: self.state.network.bias(l) for l in numbers}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, RowStore]:
         return {**super().tensors(), **self.state.tensors(), "order": self.order}
 
     def fingerprints(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def no_samples(network: Network) -> Samples:
 
 def is_array(X: Any) -> bool:
     """Whether ``X`` is data, and not an iterable of batches."""
-    return isinstance(X, (Tensor, np.ndarray))
+    return isinstance(X, (Tensor, np.ndarray, RowSource))
 
 
 def check_loader(X: Any, y: Any, sample_weight: Any) -> None:

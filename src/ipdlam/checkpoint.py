@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,6 +36,24 @@ PART_BYTES = 64_000_000
 FILE_NAME = re.compile(r"state-\d{5}\.safetensors")
 PART_NAME = re.compile(r"(.+)@(\d+)")
 SERIES_NAME = re.compile(r"iteration-(\d{8})")
+
+
+class RowStore(Protocol):
+    """What is saved and filled some rows at a time: a tensor, or rows that live on a disk."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def numel(self) -> int: ...
+
+    def element_size(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Tensor: ...
+
+    def __setitem__(self, rows: slice, values: Tensor, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.path} cannot be used: {type(error).__name__}: {error}") from error
 
     @torch.no_grad()
-    def copy_into(self, tensors: Mapping[str, Tensor], *, only: bool = False) -> None:
+    def copy_into(self, tensors: Mapping[str, RowStore], *, only: bool = False) -> None:
         """Fill the tensors with what was saved under their names, every row; ``only`` leaves the others out."""
         filled: dict[str, list[tuple[int, int]]] = {name: [] for name in tensors}
         for file in self.files:
@@ -74,28 +92,29 @@ class Checkpoint:
                 raise CheckpointError(f"{self.path} does not hold all of {name}, or parts of it twice")
 
 
-def fill_part(tensors: Mapping[str, Tensor], part: str, saved: Tensor) -> tuple[str, int, int]:
+def fill_part(tensors: Mapping[str, RowStore], part: str, saved: Tensor) -> tuple[str, int, int]:
     """Copy some rows to where they belong; their tensor's name, the first row and the one after the last."""
     found = PART_NAME.fullmatch(part)
     if found is None or found[1] not in tensors or saved.ndim == 0:
         raise ValueError(f"it holds {part!r}, which this run does not have")
-    name, start = found[1], int(found[2])
-    target = tensors[name][start : start + saved.shape[0]]
-    if target.shape != saved.shape or target.dtype != saved.dtype:
+    name, start, stop = found[1], int(found[2]), int(found[2]) + saved.shape[0]
+    target = tensors[name]
+    expected = (max(0, min(stop, target.shape[0]) - start), *target.shape[1:])
+    if tuple(saved.shape) != expected or target.dtype != saved.dtype:
         raise ValueError(
-            f"{part} has shape {tuple(saved.shape)} and type {saved.dtype}, but the run has {tuple(target.shape)} and "
+            f"{part} has shape {tuple(saved.shape)} and type {saved.dtype}, but the run has {expected} and "
             f"{target.dtype} there"
         )
-    target.copy_(saved)
-    return name, start, start + saved.shape[0]
+    target[start:stop] = saved
+    return name, start, stop
 
 
-def state_bytes(tensors: Mapping[str, Tensor]) -> int:
+def state_bytes(tensors: Mapping[str, RowStore]) -> int:
     """How large a checkpoint of the tensors will be, to within its headers."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def cut(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def cut(tensors: Mapping[str, RowStore]) -> Iterator[tuple[str, Tensor]]:
     """The tensors in parts of at most ``PART_BYTES``, whole rows each."""
     for name, tensor in tensors.items():
         rows = max(1, PART_BYTES * max(1, tensor.shape[0]) // max(1, state_bytes({name: tensor})))
@@ -115,7 +134,7 @@ def group(parts: Iterator[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
         yield held
 
 
-def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], content: dict[str, Any]) -> None:
+def write_checkpoint(path: Path, tensors: Mapping[str, RowStore], content: dict[str, Any]) -> None:
     """Write a checkpoint; ``path`` is a new folder or an older checkpoint, which is replaced when this one is whole."""
     if path.exists() and not (path / MANIFEST).is_file():
         raise CheckpointError(f"{path} exists and is not a checkpoint; choose another name")

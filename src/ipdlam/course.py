@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ipdlam.checkpoint import RowStore
 from ipdlam.checks import check_number
 from ipdlam.history import History, Record
 from ipdlam.inputs import Samples
@@ -43,10 +44,10 @@ class Course(ABC):
         """The weights and biases of the last finished iteration, by name."""
         return named("", *self.last_weights())
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, RowStore]:
         """Every tensor on which the rest of the run depends, by name: the run's own, no copies."""
         best = self.progress.best_weights
-        return self.named_weights() | ({} if best is None else named("best.", *best))
+        return {**self.named_weights(), **({} if best is None else named("best.", *best))}
 
     def fingerprints(self) -> dict[str, Any]:
         """What tells the data of this run from others."""
@@ -76,6 +77,10 @@ class Course(ABC):
         self.history = History(Record.from_dict(fields) for fields in counters["history"])
         best_weights = network.read() if counters["has_best_weights"] else None
         self.progress = Progress(counters["best_score"], best_weights, int(counters["unimproved"]))
+
+    def close(self) -> None:
+        """Give back what the run holds outside memory; it cannot go on."""
+        self.whole = False
 
     def check_filled(self) -> None:
         """Refuse what was filled into the :meth:`tensors` and no run can have."""

@@ -20,6 +20,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written, or what was found is not a whole one that fits."""
 
 
+class StorageError(OSError):
+    """The folder in which a run keeps its state cannot be used, or a disk has failed; the message says what to do."""
+
+
 class DataError(ValueError):
     """A data set is missing, damaged or not in a known format."""
 

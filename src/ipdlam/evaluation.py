@@ -27,11 +27,11 @@ def evaluate(model: nn.Sequential, loss: Loss, samples: Samples, chunk_size: int
     with torch.no_grad():
         for rows in samples.rows(chunk_size):
             weight = None if samples.weight is None else samples.weight[rows]
-            outputs = model(samples.X[rows])
+            outputs = model(samples.inputs(rows))
             total_weight += rows.stop - rows.start if weight is None else float(weight.double().sum())
             total_loss += weighted_sum(loss.value(samples.targets(loss, rows, outputs.shape[1]), outputs), weight)
             if samples.labelled:
-                correct += weighted_sum(loss.predict(outputs) == samples.y[rows], weight)
+                correct += weighted_sum(loss.predict(outputs) == samples.goals(rows), weight)
     return Evaluation(total_loss / total_weight, correct / total_weight if samples.labelled else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from ipdlam.objective import Objective, Tally, change_of, squared_distance, weig
 from ipdlam.orders import Block, Plan, Visit
 from ipdlam.run import Run
 from ipdlam.settings import Settings
-from ipdlam.shards import Chunk
+from ipdlam.shards import Access, Chunk, Place
 from ipdlam.updates import aim_z, update_a, update_hidden_z, update_output_z
 
 
@@ -24,17 +25,32 @@ def pass_over(
     c = 1.0 + settings.proximity
     # What the a updates share over all samples.
     gains = {l: gain(run.W[l + 1], c, f"layer {l + 1}") for kind, l in (*visit.before, *visit.after) if kind == "a"}
-    for chunk in run.shard.chunks():
-        for block in visit.before:
-            update(run, network, settings, plan, chunk, block, rho, gains)
-        if visit.measures:
-            measure(run, network, settings, plan, chunk, tally)
-        for block in visit.after:
-            update(run, network, settings, plan, chunk, block, next_rho, gains)
-        for l in visit.moments:
-            run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
+    with contextlib.closing(run.shard.chunks(access_of(plan, visit, run.shard.places()))) as chunks:
+        for chunk in chunks:
+            for block in visit.before:
+                update(run, network, settings, plan, chunk, block, rho, gains)
+            if visit.measures:
+                measure(run, network, settings, plan, chunk, tally)
+            for block in visit.after:
+                update(run, network, settings, plan, chunk, block, next_rho, gains)
+            for l in visit.moments:
+                run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
     run.shard.swap((*visit.before, *visit.after))
     return tally
+
+
+def access_of(plan: Plan, visit: Visit, everything: frozenset[Place]) -> Access:
+    """What a visit reads and writes: what :func:`measure`, :func:`update` and the moments take and give."""
+    changed = {*visit.before, *visit.after}
+    if visit.measures:
+        changed |= {Block("z", l) for l in plan.foreseen}  # where the next z update starts from
+    writes = frozenset(Place("previous", block) for block in changed)
+    if visit.measures:
+        return Access(everything, writes)
+    read = {Block(kind, layer) for l in visit.moments for kind, layer in (("z", l), ("a", l - 1))}
+    for kind, l in changed:
+        read |= {Block("z", l), Block("a", l), Block("z", l + 1) if kind == "a" else Block("a", l - 1)}
+    return Access(writes | {Place("current", block) for block in read} & everything, writes)
 
 
 def update(

@@ -25,7 +25,7 @@ from ipdlam.course import Course, named
 from ipdlam.errors import CheckpointError
 from ipdlam.evaluation import scores
 from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_samples, check_validation
+from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_samples, validation_parts
 from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.network import Network
 from ipdlam.objective import Objective
@@ -142,7 +142,6 @@ class Resumable(ABC, Generic[C]):
         return cls.take_up(checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data)
 
     @classmethod
-    @torch.no_grad()
     def take_up(
         cls,
         checkpoint: Checkpoint,
@@ -154,39 +153,66 @@ class Resumable(ABC, Generic[C]):
         validation_data: ValidationData | None = None,
     ) -> Self:
         """:meth:`load` for a checkpoint that has been read."""
-        content, network = checkpoint.content, Network(model)
+        trainer = cls._made_by(checkpoint, model)
+        trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
+        return trainer
+
+    @classmethod
+    def _made_by(cls, checkpoint: Checkpoint, model: nn.Sequential) -> Self:
+        """A trainer with the settings of a checkpoint of such a model; the model is left as it is."""
+        content = checkpoint.content
         with checkpoint.understood():
             saved_by = saved_as(checkpoint)
             if saved_by != cls.saved_as:
                 raise ValueError(f"it is of a run of {saved_by}; load it with {saved_by}.load")
-            refuse_differences(checkpoint, differences(content["network"], network.to_dict(), "the model's"))
-            settings, kind, data, counters = (content[name] for name in ("settings", "kind", "data", "run"))
-            trainer = cls._from_settings(model, settings)
+            refuse_differences(checkpoint, differences(content["network"], Network(model).to_dict(), "the model's"))
+            return cls._from_settings(model, content["settings"])
+
+    @torch.no_grad()
+    def _go_on_from(
+        self,
+        checkpoint: Checkpoint,
+        X: ArrayLike | None,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        validation_data: ValidationData | None,
+    ) -> None:
+        """Take the weights of a checkpoint and, with the data it was trained on, the rest of its run."""
+        network = self.network
+        with checkpoint.understood():
+            kind, data, counters = (checkpoint.content[name] for name in ("kind", "data", "run"))
         if X is None:
             W, b = network.read()
             checkpoint.copy_into(named("", W, b), only=True)
             network.write(W, b)
-            return trainer
+            return
         if kind != "exact":
             raise CheckpointError(
                 f"{checkpoint.path} is a light checkpoint, which holds the weights alone; load it without data and "
                 "call fit"
             )
-        run = trainer._allocate(*trainer._check_data(X, y, sample_weight, validation_data))
+        run = self._allocate(*self._check_data(X, y, sample_weight, validation_data))
+        try:
+            self._fill(run, checkpoint, data, counters)
+        except BaseException:
+            run.close()
+            raise
+        network.write(*run.last_weights())
+        run.whole = True
+        self._run = run
+
+    def _fill(self, run: C, checkpoint: Checkpoint, data: dict[str, Any], counters: dict[str, Any]) -> None:
+        """Copy a checkpoint into a run, if it is one on the same data."""
         given = run.fingerprints()
         if (data.get("validation") is None) != (given.get("validation") is None):
             had = "with" if given.get("validation") is None else "without"
             raise CheckpointError(f"{checkpoint.path} was saved {had} validation data; load it {had} validation_data")
         refuse_differences(checkpoint, differences(data, given, "the sha256 of"))
         with checkpoint.understood():
-            run.restore(counters, network)
+            run.restore(counters, self.network)
         checkpoint.copy_into(run.tensors())
         with checkpoint.understood():
             run.check_filled()
-        network.write(*run.last_weights())
-        run.whole = True
-        trainer._run = run
-        return trainer
 
     def _check_data(
         self,
@@ -198,10 +224,13 @@ class Resumable(ABC, Generic[C]):
         """What to train and what to score on."""
         if y is None:
             raise ValueError("y is missing: give the targets of X")
-        samples = check_samples(self.network, self.loss, X, y, sample_weight)
+        samples = self._samples(X, y, sample_weight)
         if validation_data is None:
             return samples, None
-        return samples, check_validation(self.network, self.loss, validation_data)
+        return samples, self._samples(*validation_parts(validation_data), prefix="validation ")
+
+    def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
+        return check_samples(self.network, self.loss, X, y, sample_weight, prefix)
 
     def _fit(
         self,

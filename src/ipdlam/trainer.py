@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.errors import DivergenceError, SolveError
+from ipdlam.checkpoint import Checkpoint, read_checkpoint
+from ipdlam.errors import DivergenceError, SolveError, StorageError
 from ipdlam.history import Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
 from ipdlam.linalg import all_finite
+from ipdlam.mapped import map_samples
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally
 from ipdlam.orders import Visit, plan
@@ -56,6 +60,10 @@ class IPDLAM(CountsIterations[Run]):
         ``"reverse"``, ``"increase"``, ``"nested-reverse"``, or every block once: ``["z2", "W2", "a1", "z1", "W1"]``.
     chunk_size
         How many samples are visited at a time; by default as many as suit the cache.
+    storage
+        A folder for z and a, which then live on its disk and not in memory; X and y may be memory-mapped and are read
+        chunk by chunk. The iterates are the same to the bit. The files are removed when the run is over
+        (docs/storage.md); :meth:`save` keeps it.
     """
 
     saved_as = "IPDLAM"
@@ -73,8 +81,10 @@ class IPDLAM(CountsIterations[Run]):
         penalty_max: float = 1e6,
         order: str | Iterable[str | tuple[str, int]] = "reverse",
         chunk_size: int | None = None,
+        storage: str | PathLike[str] | None = None,
     ) -> None:
         super().__init__(model)
+        self.storage = None if storage is None else Path(storage)
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         schedule = PenaltySchedule(penalty, penalty_growth, penalty_max)
         layers = len(self.network)
@@ -103,7 +113,9 @@ class IPDLAM(CountsIterations[Run]):
         self.network = self._read_again()
         samples, validation = self._check_data(X, y, sample_weight, validation_data)
         started = time.perf_counter()
-        self._run = run = Run.begin(self.network, samples, validation, self.chunk_size)
+        if self.storage is not None:
+            self.close()  # the run before lives in the same folder
+        self._run = run = Run.begin(self.network, samples, validation, self.chunk_size, self.storage)
         penalty = self.settings.penalty.at(1)
         run.objective = objective_of(run, self.settings, self._visit(run, self.plan.opening, penalty, penalty), penalty)
         self._check_finite(run, run.objective.is_finite)
@@ -129,6 +141,7 @@ class IPDLAM(CountsIterations[Run]):
             tally = self._visit(run, stage.visit, rho, next_rho)  # lines 1, 3, 4, 5 and 7, chunk by chunk
         objective = objective_of(run, self.settings, tally, rho)
         self._check_finite(run, objective.is_finite)
+        self._note(run, f"iteration {run.iteration + 1} is complete")
         self.network.write(run.W, run.b)
         run.objective = objective
         run.iteration += 1
@@ -138,6 +151,54 @@ class IPDLAM(CountsIterations[Run]):
 
     def _next(self, evaluate: bool) -> Record:
         return self.step(evaluate=evaluate)
+
+    def close(self) -> None:
+        """Forget the run, and remove its files from ``storage``; the model keeps its weights."""
+        if self._run is not None:
+            self._run.close()
+        self._run = None
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        model: nn.Sequential,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        storage: str | PathLike[str] | None = None,
+    ) -> Self:
+        """A trainer with the settings of a checkpoint, whose weights are written to ``model``.
+
+        With the data it was trained on, ``step`` and ``continue_fit`` go on with the very numbers of the saved run,
+        wherever its state was; other data are refused. Without data, ``fit`` and ``start`` begin from the saved
+        weights. ``path`` is a checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one
+        is taken. ``storage`` is where z and a live from now on.
+        """
+        checkpoint = read_checkpoint(Path(path))
+        return cls.take_up(
+            checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data, storage=storage
+        )
+
+    @classmethod
+    def take_up(
+        cls,
+        checkpoint: Checkpoint,
+        model: nn.Sequential,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        storage: str | PathLike[str] | None = None,
+    ) -> Self:
+        """:meth:`load` for a checkpoint that has been read."""
+        trainer = cls._made_by(checkpoint, model)
+        trainer.storage = None if storage is None else Path(storage)
+        trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
+        return trainer
 
     def settings_dict(self) -> dict[str, Any]:
         return self.settings.to_dict()
@@ -153,7 +214,12 @@ class IPDLAM(CountsIterations[Run]):
         return trainer
 
     def _allocate(self, samples: Samples, validation: Samples | None) -> Run:
-        return Run.allocate(self.network, samples, validation, self.chunk_size)
+        return Run.allocate(self.network, samples, validation, self.chunk_size, self.storage)
+
+    def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
+        if self.storage is None:
+            return super()._samples(X, y, sample_weight, prefix)
+        return map_samples(self.network, self.loss, X, y, sample_weight, prefix)
 
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
@@ -171,10 +237,27 @@ class IPDLAM(CountsIterations[Run]):
         return network
 
     def _visit(self, run: Run, visit: Visit, rho: float, next_rho: float) -> Tally:
+        self._note(run, f"iteration {run.iteration + 1} is under way")
         try:
             return pass_over(run, self.network, self.settings, self.plan, visit, rho, next_rho)
         except SolveError as error:  # W W^T + c I of the a update is positive definite unless it overflows
             raise self._divergence(run) from error
+        except StorageError as error:
+            raise self._lost(run, error) from error
+
+    def _note(self, run: Run, progress: str) -> None:
+        try:
+            run.shard.note(progress)
+        except StorageError as error:
+            raise self._lost(run, error) from error
+
+    def _lost(self, run: Run, error: StorageError) -> StorageError:
+        """What to raise where the state of a run cannot be read or written any more; the run is over."""
+        run.close()
+        return StorageError(
+            f"{error}. The model holds the weights of iteration {run.iteration} (the best ones with restore_best); "
+            "start begins from them"
+        )
 
     def _update_weights(self, run: Run, l: int, rho: float) -> None:
         """The W update of one layer, then its b update."""
@@ -221,6 +304,7 @@ class DLAM(IPDLAM):
         penalty_max: float = 1e6,
         order: str | Iterable[str | tuple[str, int]] = "reverse",
         chunk_size: int | None = None,
+        storage: str | PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -233,4 +317,5 @@ class DLAM(IPDLAM):
             penalty_max=penalty_max,
             order=order,
             chunk_size=chunk_size,
+            storage=storage,
         )
