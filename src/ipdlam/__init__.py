@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         DivergenceError,
         SolveError,
         StopTraining,
+        StorageError,
         UnsupportedModelError,
     )
     from ipdlam.history import History, Record
@@ -34,6 +35,7 @@ HOMES = {
     "DivergenceError": "ipdlam.errors",
     "SolveError": "ipdlam.errors",
     "StopTraining": "ipdlam.errors",
+    "StorageError": "ipdlam.errors",
     "UnsupportedModelError": "ipdlam.errors",
     "History": "ipdlam.history",
     "Record": "ipdlam.history",
@@ -56,6 +58,7 @@ __all__ = [
     "Record",
     "SolveError",
     "StopTraining",
+    "StorageError",
     "UnsupportedModelError",
     "__version__",
     "baselines",

@@ -72,7 +72,7 @@ class StateFolder:
         """Write how far the run is: what a killed process leaves then says so."""
         manifest = {**FORMAT, "content": self.content, "process": os.getpid(), "progress": progress}
         try:
-            write_file(self.path / MANIFEST, seal(manifest).encode())
+            write_file(self.path / MANIFEST, seal(manifest).encode(), durable=False)
         except CheckpointError as error:
             raise StorageError(f"storage {self.path} cannot be used: {error}") from error
 

@@ -14,7 +14,7 @@ from ipdlam.callbacks import Checkpoints, TensorBoard, summary_writer
 from ipdlam.checkpoint import differences, discard, in_series, read_checkpoint, series
 from ipdlam.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.environment import environment
-from ipdlam.errors import CheckpointError, DivergenceError
+from ipdlam.errors import CheckpointError, DivergenceError, StorageError
 from ipdlam.history import History, Record
 from ipdlam.loop import Callback, Stopping
 from ipdlam.plots import curves
@@ -22,6 +22,7 @@ from ipdlam.problem import Problem
 from ipdlam.resumable import Resumable, saved_as
 from ipdlam.runs import RunFolder
 from ipdlam.stages import check_first_stage, counted, ending, hands_over
+from ipdlam.trainer import IPDLAM
 
 T = TypeVar("T")
 
@@ -138,6 +139,9 @@ class Job:
         except DivergenceError as error:
             self._finish(error.history, watcher)
             raise
+        except StorageError:
+            self._finish(self.trainer.history, watcher)
+            raise
         finally:
             if tensorboard is not None:
                 tensorboard.close()
@@ -178,6 +182,7 @@ class Job:
         kept_going(self.problem.describe(self.model).save, watcher)(self.folder.model)  # whatever becomes of the second
         split = self.problem.split
         self.optimizer.start(split.X, split.y, validation_data=split.validation, after=self.trainer)
+        self.trainer.close()
         self.trainer = self.optimizer
         gc.collect()  # z and a may be gigabytes, and torch makes an optimizer with cycles that hold the callers' frames
         watcher.stage(self)
@@ -194,7 +199,7 @@ class Job:
             numbers = 4 * sum(self.config.hidden) * len(split.X)
             raise ConfigError(
                 f"there is not enough memory: z and a of {len(split.X)} samples are {numbers:.3g} numbers; "
-                "use a smaller hidden or limit"
+                "keep them on a disk with --storage, or use a smaller hidden or limit"
             ) from error
 
     def _claim(self, *, new: bool) -> None:
@@ -242,7 +247,10 @@ class Job:
         wanted = self.trainer
         if self.optimizer is not None and saved_as(checkpoint) == self.optimizer.saved_as:
             wanted = self.optimizer
-        loaded = type(wanted).take_up(checkpoint, self.model, split.X, split.y, validation_data=split.validation)
+        place: dict[str, Any] = {"storage": wanted.storage} if isinstance(wanted, IPDLAM) else {}
+        loaded = type(wanted).take_up(
+            checkpoint, self.model, split.X, split.y, validation_data=split.validation, **place
+        )
         changed = differences(loaded.settings_dict(), wanted.settings_dict(), "")
         if changed:
             raise CheckpointError(f"the settings of {folder.path} have changed: {'; '.join(changed)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -139,6 +140,7 @@ class Problem:
             common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
             order: str = own["order"]
             common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
+            common["storage"] = None if own["storage"] is None else Path(own["storage"]).expanduser()
             if config.chosen == "dlam":
                 return DLAM(model, **common)
             inertia = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]

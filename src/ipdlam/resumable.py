@@ -121,6 +121,12 @@ class Resumable(ABC, Generic[C]):
         run = self._started()
         return state_bytes(run.named_weights() if light else run.tensors())
 
+    def close(self) -> None:
+        """Forget the run, and remove what it keeps in files; the model keeps its weights."""
+        if self._run is not None:
+            self._run.close()
+        self._run = None
+
     @classmethod
     def load(
         cls,

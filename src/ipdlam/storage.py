@@ -60,20 +60,26 @@ def explained(path: Path, size: int, comfort: str = "") -> Iterator[None]:
         raise CheckpointError(f"{path} was not written: {reason}{comfort}") from error
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file so that ``path`` is always the old content or the new one, never a part."""
+def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file so that ``path`` is always the old content or the new one, never a part.
+
+    ``durable`` waits until it is on the disk; without, it survives the end of the process, and may be lost, or empty,
+    where the power fails.
+    """
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     with explained(path, len(content)):
         try:
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        sync(path.parent)
+        if durable:
+            sync(path.parent)
 
 
 def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:

@@ -152,12 +152,6 @@ class IPDLAM(CountsIterations[Run]):
     def _next(self, evaluate: bool) -> Record:
         return self.step(evaluate=evaluate)
 
-    def close(self) -> None:
-        """Forget the run, and remove its files from ``storage``; the model keeps its weights."""
-        if self._run is not None:
-            self._run.close()
-        self._run = None
-
     @classmethod
     def load(
         cls,
@@ -254,6 +248,7 @@ class IPDLAM(CountsIterations[Run]):
     def _lost(self, run: Run, error: StorageError) -> StorageError:
         """What to raise where the state of a run cannot be read or written any more; the run is over."""
         run.close()
+        run.history.stop_reason = "storage"
         return StorageError(
             f"{error}. The model holds the weights of iteration {run.iteration} (the best ones with restore_best); "
             "start begins from them"
