@@ -58,7 +58,7 @@ CASES = {
     "blocks": {"order": ["W1", "z1", "a1", "z2", "W2", "a2", "z3", "W3"], "chunk_size": 45},
     "other blocks": {"order": ["a2", "W3", "z3", "a1", "W1", "z2", "W2", "z1"], "chunk_size": 16},
     "ragged, odd": {"chunk_size": 7},
-    "a row at a time": {"chunk_size": 1},
+    "three rows at a time": {"chunk_size": 3},
     "one chunk": {"chunk_size": 90},
     "default chunks": {},
     "no proximity": {"inertia": 0.0, "proximity": 0.0, "order": "nested-reverse", "chunk_size": 16},
