@@ -44,6 +44,8 @@ class StateFolder:
     """
 
     def __init__(self, path: Path, content: dict[str, Any], size: int) -> None:
+        if not hasattr(os, "preadv"):
+            raise StorageError("storage needs os.preadv and os.pwritev, which Python does not have on this system")
         self.path, self.content, self.size = path, content, size
         with failing(path, "made"):
             path.mkdir(parents=True, exist_ok=True)
@@ -117,8 +119,10 @@ def failing(path: Path, done: str) -> Iterator[None]:
             todo = "make room on the disk, or give another folder"
         elif error.errno == errno.EFBIG:
             todo = "the system allows no file of this size there (ulimit -f); give a folder on another disk"
+        elif error.errno == errno.EIO:
+            todo = "look after the disk, or give a folder on another one"
         else:
-            todo = "look after the disk, or give another folder"
+            todo = "give another folder"
         raise StorageError(f"storage {path} could not be {done}: {reason}; {todo}") from error
 
 
