@@ -144,6 +144,83 @@ def test_the_samples_are_not_copied(tmp_path, monkeypatch):
     assert trainer._run.samples.X.device.type == "meta"
 
 
+def status(field):
+    """A line of what Linux says of this process, in bytes."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+ON_LINUX = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+
+
+@ON_LINUX
+def test_pages_of_mapped_samples_are_given_back(tmp_path):
+    np.save(tmp_path / "X.npy", np.ones((20000, 500), np.float32))  # 40 MB
+    rows = ipdlam.mapped.MappedRows("X", np.load(tmp_path / "X.npy", mmap_mode="r"), lambda rows, first: rows)
+    before, total, most = status("RssFile"), 0.0, 0
+    for part in rows:
+        total += float(part.sum(dtype=torch.float64))
+        most = max(most, status("RssFile") - before)
+    assert total == 20000 * 500
+    assert most < 25_000_000  # of 8 MB at a time, with those read ahead
+
+
+BOUNDED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_storage_disk import IPDLAM, make_data, make_model, status, torch
+X, y = make_data(20000, 4, 2, dtype=torch.float32)
+trainer = IPDLAM(make_model((4, 1000, 2), dtype=torch.float32), chunk_size=500, storage=sys.argv[1])
+before = status("VmRSS")
+trainer.fit(X, y, iterations=1, evaluate_every=9)
+print(trainer._run.shard.layout.size, status("VmHWM") - before)
+"""
+
+
+@ON_LINUX
+def test_memory_does_not_grow_with_the_state(tmp_path):
+    here = os.path.dirname(__file__)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", BOUNDED, str(tmp_path), here]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    state, grown = map(int, answer.stdout.split())
+    assert state > 300_000_000
+    assert grown < 0.6 * state
+
+
+def test_all_of_the_state_chunk_by_chunk(tmp_path):
+    trainer = IPDLAM(model_of(), chunk_size=16, storage=tmp_path)
+    trainer.fit(X, Y, iterations=2)
+    before = {name: tensor[:] for name, tensor in trainer._run.tensors().items()}
+    for chunk in trainer._run.shard.chunks():  # reads and writes everything
+        for block, rows in chunk.previous.items():
+            assert torch.equal(rows, before[f"previous.{block}"][chunk.rows])
+            assert torch.equal(chunk.current[block], before[str(block)][chunk.rows])
+    assert all(torch.equal(tensor[:], before[name]) for name, tensor in trainer._run.tensors().items())
+
+
+def test_a_disk_that_cannot_take_space_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "posix_fallocate", failing_after(0, errno.EOPNOTSUPP, None))
+    IPDLAM(model_of(), storage=tmp_path).fit(X, Y, iterations=1)
+    monkeypatch.setattr(os, "posix_fallocate", failing_after(0, errno.ENOSPC, None))
+    with pytest.raises(StorageError, match=r"could not be allocated: No space left on device; make room"):
+        IPDLAM(model_of(), storage=tmp_path).fit(X, Y, iterations=1)
+    assert names(tmp_path) == [".lock"]
+
+
+def test_the_process_may_change_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    trainer = IPDLAM(model_of(), storage="state")
+    trainer.fit(X, Y, iterations=1)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    trainer.continue_fit(iterations=1)
+    trainer.close()
+    assert names(tmp_path / "state") == [".lock"]
+    assert names(tmp_path / "elsewhere") == []
+
+
 def write_idx(path, array, code):
     head = bytes([0, 0, code, array.ndim]) + np.array(array.shape, ">u4").tobytes()
     path.write_bytes(head + array.tobytes())

@@ -46,6 +46,7 @@ class StateFolder:
     def __init__(self, path: Path, content: dict[str, Any], size: int) -> None:
         if not hasattr(os, "preadv"):
             raise StorageError("storage needs os.preadv and os.pwritev, which Python does not have on this system")
+        path = path.absolute()  # the process may change its folder
         self.path, self.content, self.size = path, content, size
         with failing(path, "made"):
             path.mkdir(parents=True, exist_ok=True)
@@ -63,8 +64,7 @@ class StateFolder:
             with failing(path, "allocated"):
                 self._file = os.open(path / STATE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 os.ftruncate(self._file, size)
-                if hasattr(os, "posix_fallocate"):  # a full disk is met now, not in the middle of a pass
-                    os.posix_fallocate(self._file, 0, size)
+                take_space(self._file, size)
         except BaseException:
             remove(path, self._file, lock, os.getpid())
             raise
@@ -209,6 +209,16 @@ def check_space(path: Path, size: int) -> None:
             f"storage {path} needs {readable(size)} and the disk has {readable(free + taken)} left; make room, or give "
             "a folder on another disk"
         )
+
+
+def take_space(file: int, size: int) -> None:
+    """Take all space of a file, so that a full disk is met now; where the system cannot, it was looked at before."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            raise
 
 
 def remove(path: Path, file: int, lock: IO[str], process: int) -> None:

@@ -164,12 +164,9 @@ class IPDLAM(CountsIterations[Run]):
         validation_data: ValidationData | None = None,
         storage: str | PathLike[str] | None = None,
     ) -> Self:
-        """A trainer with the settings of a checkpoint, whose weights are written to ``model``.
+        """:meth:`ipdlam.resumable.Resumable.load` with z and a in the folder ``storage``, or in memory.
 
-        With the data it was trained on, ``step`` and ``continue_fit`` go on with the very numbers of the saved run,
-        wherever its state was; other data are refused. Without data, ``fit`` and ``start`` begin from the saved
-        weights. ``path`` is a checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one
-        is taken. ``storage`` is where z and a live from now on.
+        It does not matter where they were when the checkpoint was saved; they are copied a part at a time.
         """
         checkpoint = read_checkpoint(Path(path))
         return cls.take_up(
