@@ -1,0 +1,14 @@
+"""scikit-learn estimators: perceptrons trained by alternating minimisation, for pipelines, searches and pickles.
+
+The only room that knows scikit-learn; ``pip install 'ipdlam[sklearn]'`` brings it.
+"""
+
+try:
+    from ipdlam.estimators.classifier import IPDLAMClassifier
+    from ipdlam.estimators.regressor import IPDLAMRegressor
+except ImportError as error:
+    if "sklearn" not in str(error):
+        raise
+    raise ImportError(f"scikit-learn 1.6 or newer is needed ({error}); pip install 'ipdlam[sklearn]'") from error
+
+__all__ = ["IPDLAMClassifier", "IPDLAMRegressor"]

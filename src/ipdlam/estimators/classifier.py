@@ -1,0 +1,234 @@
+"""A perceptron for classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from ipdlam.estimators.perceptron import Perceptron, uses_batches
+from ipdlam.estimators.scaling import Array
+from ipdlam.prox import LOSSES
+
+PROBABILITIES = ("cross_entropy", "logistic", "squared")  # losses whose best outputs are functions of probabilities
+
+
+def has_probabilities(estimator: IPDLAMClassifier) -> bool:
+    """Whether ``predict_proba`` exists."""
+    if estimator.loss not in PROBABILITIES:
+        known = ", ".join(PROBABILITIES)
+        raise AttributeError(
+            f"predict_proba needs a loss that estimates probabilities ({known}), got {estimator.loss!r}"
+        )
+    return True
+
+
+class IPDLAMClassifier(ClassifierMixin, Perceptron):
+    """A multilayer perceptron for classes, trained by alternating minimisation: nothing is back-propagated.
+
+    The names are those of ``sklearn.neural_network.MLPClassifier`` where the meaning is the same.
+
+    Parameters
+    ----------
+    hidden_layer_sizes, activation
+        The widths of the hidden layers, and a name in ``ipdlam.prox.ACTIVATIONS`` (``"logistic"`` is ``"sigmoid"``).
+    loss
+        A name in ``ipdlam.prox.LOSSES``. ``predict_proba`` is there for ``cross_entropy`` (the softmax of the outputs),
+        ``logistic`` (a sigmoid for every class, made to add up to 1) and ``squared`` (the outputs, which estimate
+        probabilities, moved to the nearest ones that are >= 0 and add up to 1); the others say nothing about them.
+    alpha
+        How strongly the weights are pulled to zero, in the units of the method: ``weight_decay`` on mini-batches
+        (default 0.01), the relative ridge of the full-batch method (default 1e-5).
+    batch_size
+        ``"auto"`` (64 samples, or 512 from 10000 on) or a number: :class:`ipdlam.MiniBatchIPDLAM`. None:
+        :class:`ipdlam.IPDLAM`, the full-batch method of the paper.
+    max_iter
+        Epochs, or iterations of the full-batch method. The steps on mini-batches descend over all of them, so a larger
+        number is another training, not only a longer one.
+    tol, n_iter_no_change
+        Training ends when that many epochs in a row have not lowered the best loss by ``tol``. Where the last one of
+        ``max_iter`` epochs still did, a ``ConvergenceWarning`` says so.
+    early_stopping, validation_fraction
+        Set samples aside, end after ``n_iter_no_change`` epochs without a better score on them, and keep the weights of
+        the best one.
+    warm_start
+        Go on from the weights and the scaling of the last ``fit``.
+    random_state
+        Of the initial weights, the order of the samples and those held out.
+    verbose
+        Print the loss of every epoch.
+    standardize
+        Bring features to mean 0 and deviation 1 inside. ``partial_fit`` scales all samples as its first ones say.
+    class_weight
+        ``"balanced"``, or weights of the classes in a dictionary. ``partial_fit`` does not know what is balanced.
+    step, inertia, proximity, penalty
+        As in the two methods; ``proximity`` None is 3 on mini-batches and 1 without. ``step`` is for mini-batches.
+
+    Attributes
+    ----------
+    module_
+        The trained network as a plain ``nn.Sequential``, from raw features to outputs: the scaling is in its layers.
+    classes_, coefs_, intercepts_, loss_, loss_curve_, n_iter_, n_layers_, n_outputs_, n_features_in_, feature_names_in_
+        As in ``MLPClassifier``; ``validation_scores_`` too with ``early_stopping``.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> IPDLAMClassifier(random_state=0, tol=0.1).fit(X, y).score(X, y) > 0.95
+    True
+    """
+
+    losses = tuple(LOSSES)
+    several_targets = False
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Iterable[int] = (100,),
+        activation: str = "relu",
+        *,
+        loss: str = "cross_entropy",
+        alpha: float | None = None,
+        batch_size: int | str | None = "auto",
+        max_iter: int = 20,
+        tol: float = 1e-4,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+        standardize: bool = True,
+        class_weight: Any = None,
+        step: float = 0.5,
+        inertia: float = 0.7,
+        proximity: float | None = None,
+        penalty: float = 0.1,
+    ) -> None:
+        super().__init__(
+            hidden_layer_sizes,
+            activation,
+            loss=loss,
+            alpha=alpha,
+            batch_size=batch_size,
+            max_iter=max_iter,
+            tol=tol,
+            n_iter_no_change=n_iter_no_change,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+            standardize=standardize,
+            step=step,
+            inertia=inertia,
+            proximity=proximity,
+            penalty=penalty,
+        )
+        self.class_weight = class_weight
+
+    @available_if(uses_batches)
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """One pass over some samples, with steps that do not descend; only for the mini-batch method.
+
+        The first call needs ``classes``, all that will ever come, unless ``y`` holds every one of them.
+        """
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} needs all samples at once; give partial_fit the weights of the "
+                "classes in a dictionary"
+            )
+        if classes is not None and hasattr(self, "n_iter_") and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes are {list(classes)!r}, but were {self.classes_.tolist()!r} in the first call")
+        return self._partial_fit(X, y, sample_weight, classes)
+
+    def predict(self, X: Any) -> Array:
+        """The class of every row."""
+        outputs = self._raw(X)
+        found: Array = self.classes_[LOSSES[self.loss]().predict(outputs).numpy()]
+        return found
+
+    def decision_function(self, X: Any) -> Array:
+        """The outputs of the network; for two classes how much more speaks for the second one."""
+        outputs = self._raw(X).numpy()
+        if len(self.classes_) > 2:
+            return outputs
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs[:, 1] - outputs[:, 0]
+
+    @available_if(has_probabilities)
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of every class, in the order of ``classes_``."""
+        outputs = self._raw(X)
+        return (nearest_probabilities(outputs) if self.loss == "squared" else self._logits(outputs).softmax(1)).numpy()
+
+    @available_if(has_probabilities)
+    def predict_log_proba(self, X: Any) -> Array:
+        """The logarithm of :meth:`predict_proba`."""
+        if self.loss != "squared":  # also where the probability itself is too small to be a number
+            return self._logits(self._raw(X)).log_softmax(1).numpy()
+        with np.errstate(divide="ignore"):
+            logarithms: Array = np.log(self.predict_proba(X))
+        return logarithms
+
+    def _logits(self, outputs: Tensor) -> Tensor:
+        """What the softmax makes probabilities of."""
+        if self.loss == "cross_entropy":
+            return outputs
+        if outputs.shape[1] == 1:
+            return torch.cat([torch.zeros_like(outputs), outputs], 1)
+        return nn.functional.logsigmoid(outputs)
+
+    def _learn_targets(self, y: Array, weight: Array | None, classes: Any = None) -> None:
+        del weight
+        check_classification_targets(y)
+        known = np.unique(y if classes is None else classes)
+        if len(known) < 2:
+            name, only = type(self).__name__, known.tolist()[0]
+            raise ValueError(f"{name} needs samples of 2 or more classes, but y holds one class: {only!r}")
+        self.classes_ = known
+
+    def _check_targets(self, y: Array) -> None:
+        check_classification_targets(y)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y holds {unknown.tolist()[0]!r}, which is not among the classes {self.classes_.tolist()!r}"
+            )
+
+    def _encode(self, y: Array) -> Array:
+        return np.searchsorted(self.classes_, y)
+
+    def _outputs(self) -> int:
+        classes = len(self.classes_)
+        return 1 if classes == 2 and LOSSES[self.loss]().classes(1) == 2 else classes
+
+    def _balance(self, y: Array, weight: Array | None) -> Array | None:
+        if self.class_weight is None:
+            return weight
+        labels = self._encode(y)
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":  # for a weight of 2 is two samples
+            totals = np.bincount(labels, weight, len(self.classes_))
+            of_classes = totals.sum() / (np.count_nonzero(totals) * np.where(totals > 0, totals, 1.0))
+        else:  # the samples of a batch need not be of every class
+            of_classes = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        balanced: Array = of_classes[labels]
+        return balanced if weight is None else balanced * weight
+
+    def _strata(self, y: Array, fewest: float) -> Array | None:
+        counts = np.unique(y, return_counts=True)[1]
+        return y if counts.min() >= 2 and fewest >= len(counts) else None
+
+
+def nearest_probabilities(outputs: Tensor) -> Tensor:
+    """``argmin_p ||p - outputs||`` over ``p >= 0`` that add up to 1: a shift, and a cut at zero; the order stays."""
+    falling = outputs.sort(1, descending=True).values
+    ranks = torch.arange(1, outputs.shape[1] + 1, dtype=outputs.dtype)
+    shifts = (falling.cumsum(1) - 1.0) / ranks  # if so many were positive
+    positive = (falling > shifts).sum(1, keepdim=True)
+    return (outputs - shifts.gather(1, positive - 1)).clamp_min_(0.0)
