@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ipdlam.errors import (
         CheckpointError,
         DataError,
+        DistributedError,
         DivergenceError,
         SolveError,
         StopTraining,
@@ -32,6 +33,7 @@ HOMES = {
     "prox": "ipdlam.prox",
     "CheckpointError": "ipdlam.errors",
     "DataError": "ipdlam.errors",
+    "DistributedError": "ipdlam.errors",
     "DivergenceError": "ipdlam.errors",
     "SolveError": "ipdlam.errors",
     "StopTraining": "ipdlam.errors",
@@ -51,6 +53,7 @@ __all__ = [
     "IPDLAM",
     "CheckpointError",
     "DataError",
+    "DistributedError",
     "DivergenceError",
     "History",
     "MiniBatchIPDLAM",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,23 +131,6 @@ class BatchRun(Course):
         """Keep the plan where it reaches that far, so that a stopped run goes on alike; else make a new one."""
         if self.planned[1] < epochs:
             self.planned, self.state.rise_from = (self.iteration, epochs), self.state.batches
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the block is done: in the middle of a batch some layers would be a step ahead of others."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():  # nothing that could be put back
-        yield
-        return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        signal.raise_signal(signal.SIGINT)
 
 
 def fill_state(state: Batchwise, saved: dict[str, Any], settings: dict[str, Any]) -> None:

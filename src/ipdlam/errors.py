@@ -24,6 +24,10 @@ class StorageError(OSError):
     """The folder in which a run keeps its state cannot be used, or a disk has failed; the message says what to do."""
 
 
+class DistributedError(RuntimeError):
+    """One of the processes that train together failed, died or hangs; the same message on all that can still speak."""
+
+
 class DataError(ValueError):
     """A data set is missing, damaged or not in a known format."""
 

@@ -54,6 +54,11 @@ class Samples:
         return self.X.shape[0]
 
     @property
+    def count(self) -> float:
+        """How much the samples count together."""
+        return float(len(self)) if self.weight is None else float(self.weight.double().sum())
+
+    @property
     def labelled(self) -> bool:
         """Whether ``y`` holds class indices."""
         return self.y.ndim == 1
@@ -89,6 +94,32 @@ class Samples:
         arrays = {"X": self.X, "y": self.y, "sample_weight": self.weight}
         return {name: None if array is None else digest(array) for name, array in arrays.items()}
 
+    def row_digests(self, first: int) -> dict[str, tuple[str, int] | None]:
+        """For every array its type and the sum of the sha256 of its rows, each with its number, from ``first`` on.
+
+        The sums of parts add up to that of the whole, however it was divided.
+        """
+        found: dict[str, tuple[str, int] | None] = {}
+        for name, array in (("X", self.X), ("y", self.y), ("sample_weight", self.weight)):
+            kind = "" if array is None else f"{array.dtype} {tuple(array.shape[1:])}"
+            found[name] = None if array is None else (kind, 0)
+        for rows in self.rows(4096):
+            pieces = {"X": self.inputs(rows), "y": self.goals(rows)}
+            if self.weight is not None:
+                pieces["sample_weight"] = self.weight[rows]
+            for name, piece in pieces.items():
+                before = found[name]
+                assert before is not None
+                found[name] = (before[0], before[1] + row_digest(piece, first + rows.start))
+        return found
+
+
+def row_digest(rows: Tensor, first: int) -> int:
+    """The sum of the sha256 of rows with their numbers."""
+    numbered = enumerate(rows.cpu().contiguous().numpy(), start=first)
+    digests = (hashlib.sha256(number.to_bytes(8, "little") + row.tobytes()).digest() for number, row in numbered)
+    return sum(int.from_bytes(digest, "little") for digest in digests)
+
 
 def digest(array: Tensor, pieces: Iterable[Tensor] | None = None) -> str:
     """The sha256 of an array's type, shape and numbers; these come in ``pieces`` where they are not in the array."""
@@ -101,15 +132,25 @@ def digest(array: Tensor, pieces: Iterable[Tensor] | None = None) -> str:
 
 
 def check_samples(
-    network: Network, loss: Loss, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, prefix: str = ""
+    network: Network,
+    loss: Loss,
+    X: ArrayLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    prefix: str = "",
+    *,
+    part: bool = False,
 ) -> Samples:
-    """Everything a run needs of its data, or an error that names what is wrong with which argument."""
+    """Everything a run needs of its data, or an error that names what is wrong with which argument.
+
+    Where they are a ``part`` of the samples, there may be none, or none that counts.
+    """
     inputs, outputs = as_tensor(f"{prefix}X", X), as_tensor(f"{prefix}y", y)
-    check_shapes(network, inputs, outputs, prefix)
+    check_shapes(network, inputs, outputs, prefix, part=part)
     ready = to_model(f"{prefix}X", inputs, network)
     weight = None
     if sample_weight is not None:
-        weight = check_weight(f"{prefix}sample_weight", sample_weight, inputs.shape, network)
+        weight = check_weight(f"{prefix}sample_weight", sample_weight, inputs.shape, network, part=part)
     if has_labels(outputs, loss, network.outputs):
         return Samples(ready, to_labels(f"{prefix}y", outputs, loss, network), weight)
     goal = real_targets(f"{prefix}y", outputs, network)
@@ -117,7 +158,7 @@ def check_samples(
     return Samples(ready, goal, weight)
 
 
-def check_shapes(network: Network, X: ArrayLike, y: ArrayLike, prefix: str) -> None:
+def check_shapes(network: Network, X: ArrayLike, y: ArrayLike, prefix: str, *, part: bool = False) -> None:
     """Refuse what is not one row of inputs and one target for every sample."""
     if len(X.shape) != 2:
         raise ValueError(
@@ -125,7 +166,7 @@ def check_shapes(network: Network, X: ArrayLike, y: ArrayLike, prefix: str) -> N
         )
     if X.shape[1] != network.inputs:
         raise ValueError(f"{prefix}X has shape {shape(X)}, but the first layer takes {network.inputs} inputs a row")
-    if X.shape[0] == 0:
+    if X.shape[0] == 0 and not part:
         raise ValueError(f"{prefix}X is empty (shape {shape(X)}); give at least one sample")
     if tuple(y.shape[:1]) != tuple(X.shape[:1]):
         raise ValueError(
@@ -242,8 +283,10 @@ def real_targets(name: str, targets: Tensor, network: Network, first: int = 0) -
     return to_model(name, targets, network, first)
 
 
-def check_weight(name: str, sample_weight: ArrayLike, inputs: Sequence[int], network: Network) -> Tensor:
-    """One non-negative weight for every sample, not all of them zero; ``inputs`` is the shape of X."""
+def check_weight(
+    name: str, sample_weight: ArrayLike, inputs: Sequence[int], network: Network, *, part: bool = False
+) -> Tensor:
+    """One non-negative weight for every sample, not all of them zero unless a part; ``inputs`` is the shape of X."""
     weight = as_tensor(name, sample_weight)
     if tuple(weight.shape) != tuple(inputs[:1]):
         raise ValueError(
@@ -253,6 +296,6 @@ def check_weight(name: str, sample_weight: ArrayLike, inputs: Sequence[int], net
     if bool((ready < 0).any()):
         place = int((ready < 0).nonzero()[0, 0])
         raise ValueError(f"{name} holds {float(weight[place])} at {place}; weights must be >= 0")
-    if not bool((ready > 0).any()):
+    if not (part or bool((ready > 0).any())):
         raise ValueError(f"{name} is zero for every sample in {network.dtype}; at least one must count")
     return ready

@@ -89,17 +89,24 @@ class MappedSamples(Samples):
 
 
 def map_samples(
-    network: Network, loss: Loss, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, prefix: str = ""
+    network: Network,
+    loss: Loss,
+    X: ArrayLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    prefix: str = "",
+    *,
+    part: bool = False,
 ) -> Samples:
     """:func:`ipdlam.inputs.check_samples` without a copy of the data: they are looked at some rows at a time."""
     X, y = as_given(f"{prefix}X", X), as_given(f"{prefix}y", y)
-    check_shapes(network, X, y, prefix)
+    check_shapes(network, X, y, prefix, part=part)
     X_rows = MappedRows(f"{prefix}X", X, lambda rows, first: to_model(f"{prefix}X", rows, network, first))
     for _ in X_rows:  # NaN and infinity are refused now
         pass
     weight = None
     if sample_weight is not None:
-        weight = check_weight(f"{prefix}sample_weight", sample_weight, X.shape, network)
+        weight = check_weight(f"{prefix}sample_weight", sample_weight, X.shape, network, part=part)
     inputs = torch.empty(*X.shape, dtype=network.dtype, device="meta")
     if has_labels(y, loss, network.outputs):
         labels = to_labels(f"{prefix}y", as_tensor(f"{prefix}y", y), loss, network)

@@ -23,7 +23,6 @@ from ipdlam.batches import (
     is_array,
     length_of,
     no_samples,
-    uninterrupted,
     unit_of,
 )
 from ipdlam.batchwise import Batchwise, StepSettings
@@ -33,6 +32,7 @@ from ipdlam.errors import CheckpointError, DivergenceError, SolveError
 from ipdlam.evaluation import evaluate
 from ipdlam.history import History, Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData, validation_parts
+from ipdlam.interrupts import uninterrupted
 from ipdlam.linalg import all_finite
 from ipdlam.loop import Callback, Stopping, check_callbacks
 from ipdlam.network import Network

@@ -94,6 +94,34 @@ class MomentSums:
         self._n, self._rows = 0.0, 0
         return moments
 
+    def parts(self) -> list[Tensor]:
+        """Everything that was added since the last :meth:`take`, to be summed over processes, in float64.
+
+        Of the symmetric ``A^T A`` it is the upper triangle.
+        """
+        self._ZtA.fold()
+        found = [self._ZtA.total, self._Zt1, self._Zt1.new_tensor([self._n])]
+        if self._known_input is None:
+            self._AtA.fold()
+            found += [self._AtA.total[upper_triangle(self._AtA.total)], self._At1]
+        self._rows = 0
+        return found
+
+    def put_back(self, parts: list[Tensor]) -> None:
+        """Take the :meth:`parts` over all processes for what was added here."""
+        ZtA, Zt1, n, *of_input = parts
+        self._ZtA.total.copy_(ZtA)
+        self._Zt1.copy_(Zt1)
+        self._n = float(n)
+        if self._known_input is None:
+            half, At1 = of_input
+            AtA, upper = self._AtA.total, upper_triangle(self._AtA.total)
+            AtA[upper] = half
+            AtA.mT[upper] = (
+                half  # the strips of the products hold some of the lower triangle, and of this process alone
+            )
+            self._At1.copy_(At1)
+
     def tensors(self) -> dict[str, Tensor]:
         """The sums themselves, by name: with :meth:`counters`, all that a saved run needs of them."""
         found = {"ZtA.partial": self._ZtA.partial, "ZtA.total": self._ZtA.total, "Zt1": self._Zt1}
@@ -111,3 +139,8 @@ class MomentSums:
         self._known_input = None
         if counters["known_input"]:
             self._known_input = (Gram(self._AtA.taken, self._rounding, self._name), torch.zeros_like(self._At1))
+
+
+def upper_triangle(matrix: Tensor) -> Tensor:
+    """Which entries are on or above the diagonal."""
+    return torch.ones_like(matrix, dtype=torch.bool).triu()

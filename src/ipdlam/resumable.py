@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from os import PathLike
@@ -12,16 +14,11 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.checkpoint import (
-    Checkpoint,
-    differences,
-    read_checkpoint,
-    refuse_differences,
-    state_bytes,
-    write_checkpoint,
-)
+from ipdlam.agreement import refuse_mismatch
+from ipdlam.checkpoint import Checkpoint, differences, read_checkpoint, refuse_differences
 from ipdlam.checks import check_integer
 from ipdlam.course import Course, named
+from ipdlam.distributed import SERIAL, Group
 from ipdlam.errors import CheckpointError
 from ipdlam.evaluation import scores
 from ipdlam.history import History, Record
@@ -30,6 +27,7 @@ from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.prox import Loss
+from ipdlam.sharded import write_together
 from ipdlam.version import __version__
 
 C = TypeVar("C", bound=Course)
@@ -43,6 +41,7 @@ class Resumable(ABC, Generic[C]):
     optimizer: str | None = None  # the one that back-propagates, by name
     loss: Loss
     chunk_size: int  # samples evaluated at a time
+    group: Group = SERIAL  # the processes that train the model together
 
     def __init__(self, model: nn.Sequential) -> None:
         self.network = Network(model)
@@ -95,14 +94,18 @@ class Resumable(ABC, Generic[C]):
         """Go on with the run from its last iterate until it has ``stopping.iterations`` records, or ends earlier."""
         run, checked = self._whole_run(), check_callbacks(callbacks)
         self.network.write(*run.last_weights())
-        return run_loop(self._next, self.network, run.history, stopping, checked, run.progress)
+        if self.group.size > 1:
+            given = {**dataclasses.asdict(stopping), "iterations so far": len(run.history)}
+            refuse_mismatch(self.group.everyones(given))
+        return run_loop(self._next, self.network, run.history, stopping, checked, run.progress, self.group)
 
     def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
         """Write a checkpoint, a folder, from which :meth:`load` continues as if nothing had happened.
 
         It holds every variable on which the run depends; ``light`` keeps the weights, the settings and the history
         alone. The folder appears when it is whole; an older checkpoint of that name is replaced then. A full disk or a
-        missing folder raises :class:`ipdlam.CheckpointError`, and training can go on.
+        missing folder raises :class:`ipdlam.CheckpointError`, and training can go on. Where several processes train
+        together, all of them call it, with the same path.
         """
         run = self._whole_run()
         content = {
@@ -111,15 +114,16 @@ class Resumable(ABC, Generic[C]):
             "trainer": self.saved_as,
             "settings": self.settings_dict(),
             "network": self.network.to_dict(),
-            "data": run.fingerprints(),
+            "data": run.fingerprints() if run.spans is None else run.fingerprints_by_row(self.group),
             "run": run.counters(),
         }
-        write_checkpoint(Path(path), run.named_weights() if light else run.tensors(), content)
+        write_together(self.group, Path(path), run.named_weights() if light else run.tensors(), content)
 
     def checkpoint_bytes(self, *, light: bool = False) -> int:
-        """About how large :meth:`save` makes a checkpoint."""
+        """About how large :meth:`save` makes a checkpoint, the parts of all processes together."""
         run = self._started()
-        return state_bytes(run.named_weights() if light else run.tensors())
+        tensors = run.named_weights() if light else run.tensors()
+        return sum(tensor.shape.numel() * tensor.element_size() for tensor in tensors.values())
 
     def close(self) -> None:
         """Forget the run, and remove what it keeps in files; the model keeps its weights."""
@@ -209,11 +213,19 @@ class Resumable(ABC, Generic[C]):
 
     def _fill(self, run: C, checkpoint: Checkpoint, data: dict[str, Any], counters: dict[str, Any]) -> None:
         """Copy a checkpoint into a run, if it is one on the same data."""
-        given = run.fingerprints()
-        if (data.get("validation") is None) != (given.get("validation") is None):
-            had = "with" if given.get("validation") is None else "without"
+        if (data.get("validation") is None) != (run.validation is None):
+            had = "with" if run.validation is None else "without"
             raise CheckpointError(f"{checkpoint.path} was saved {had} validation data; load it {had} validation_data")
-        refuse_differences(checkpoint, differences(data, given, "the sha256 of"))
+        by_row = data.get("by") == "row"  # saved by several processes
+        if run.spans is None or by_row:
+            given = run.fingerprints_by_row(self.group) if by_row else run.fingerprints()
+            refuse_differences(checkpoint, differences(data, given, "the sha256 of"))
+        elif self.group.is_first:
+            warnings.warn(
+                f"{checkpoint.path} was saved by one process, so it is not checked whether these are its data",
+                UserWarning,
+                stacklevel=2,
+            )
         with checkpoint.understood():
             run.restore(counters, self.network)
         checkpoint.copy_into(run.tensors())
@@ -236,7 +248,8 @@ class Resumable(ABC, Generic[C]):
         return samples, self._samples(*validation_parts(validation_data), prefix="validation ")
 
     def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
-        return check_samples(self.network, self.loss, X, y, sample_weight, prefix)
+        part = self.group.size > 1
+        return check_samples(self.network, self.loss, X, y, sample_weight, prefix, part=part)
 
     def _fit(
         self,
@@ -278,7 +291,7 @@ class Resumable(ABC, Generic[C]):
 
     def _scores(self, run: C) -> dict[str, Any]:
         """The fields of a record that the true forward pass fills."""
-        return scores(self.model, self.loss, run.samples, run.validation, self.chunk_size)
+        return scores(self.model, self.loss, run.samples, run.validation, self.chunk_size, self.group)
 
     def _record(self, run: C, objective: Objective, evaluated: bool) -> Record:
         """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""

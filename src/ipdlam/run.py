@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from ipdlam.checkpoint import RowStore
+from ipdlam.checkpoint import OwnRows, RowStore
 from ipdlam.course import Course, named
 from ipdlam.diskshard import DiskShard
 from ipdlam.inputs import Samples
@@ -58,7 +58,7 @@ class Run(Course):
     ) -> Self:
         """A run with the model's weights, whose z and a hold nothing yet; they live in the folder ``storage``."""
         shard: Shard[Any]
-        if storage is None:
+        if storage is None or len(samples) == 0:
             shard = MemoryShard(network, samples, chunk_size)
         else:
             shard = DiskShard(network, samples, chunk_size, storage)
@@ -112,11 +112,15 @@ class Run(Course):
 
     def tensors(self) -> dict[str, RowStore]:
         found = {**super().tensors(), **named("previous.", self.W_previous, self.b_previous)}
-        found |= {str(block): tensor for block, tensor in self.shard.current.items()}
-        found |= {f"previous.{block}": tensor for block, tensor in self.shard.previous.items()}
+        found |= {str(block): self._of_all(tensor) for block, tensor in self.shard.current.items()}
+        found |= {f"previous.{block}": self._of_all(tensor) for block, tensor in self.shard.previous.items()}
         for l, sums in self.sums.items():
             found |= {f"moments{l}.{name}": tensor for name, tensor in sums.tensors().items()}
         return found
+
+    def _of_all(self, rows: RowStore) -> RowStore:
+        """Rows of samples with their numbers among those of all processes."""
+        return rows if self.spans is None else OwnRows(rows, self.spans[0])
 
     def counters(self) -> dict[str, Any]:
         assert self.objective is not None

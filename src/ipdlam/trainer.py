@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.checkpoint import Checkpoint, read_checkpoint
+from ipdlam.agreement import divide
+from ipdlam.checkpoint import Checkpoint
+from ipdlam.distributed import Span, current_group
 from ipdlam.errors import DivergenceError, SolveError, StorageError
 from ipdlam.history import Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
@@ -21,12 +23,13 @@ from ipdlam.mapped import map_samples
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally
 from ipdlam.orders import Visit, plan
-from ipdlam.passes import objective_of, pass_over
+from ipdlam.passes import objective_of, pass_over, sum_over
 from ipdlam.prox import Loss
 from ipdlam.resumable import CountsIterations
 from ipdlam.run import Iterate, Run
 from ipdlam.schedules import PenaltySchedule
 from ipdlam.settings import RegularizerLike, Settings, resolve_settings
+from ipdlam.sharded import read_together
 from ipdlam.shards import default_chunk_size
 from ipdlam.updates import update_b, update_W
 
@@ -39,7 +42,9 @@ class IPDLAM(CountsIterations[Run]):
         Phi = L(Y, Z_L) + sum_l R_l(W_l)
               + (rho / 2) (sum_l ||Z_l - A_(l-1) W_l^T - b_l||^2 + sum_l ||A_l - sigma_l(Z_l)||^2)
 
-    plus the proximal term ``(delta rho / 2) ||x - x_hat||^2`` of the block ``x``.
+    plus the proximal term ``(delta rho / 2) ||x - x_hat||^2`` of the block ``x``. Where a process group of
+    ``torch.distributed`` is initialised, its processes train one model together: each gives its own samples to ``fit``,
+    ``start`` or ``load`` (docs/distributed.md).
 
     Parameters
     ----------
@@ -109,17 +114,28 @@ class IPDLAM(CountsIterations[Run]):
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
     ) -> None:
-        """Check the data, and initialise z and a by one forward pass of the model as it is."""
-        self.network = self._read_again()
-        samples, validation = self._check_data(X, y, sample_weight, validation_data)
+        """Check the data, and initialise z and a by one forward pass of the model as it is (on rank 0)."""
+        self.group = current_group()
+        with self.group.telling():
+            self.network = self._read_again()
+            samples, validation = self._check_data(X, y, sample_weight, validation_data)
+            self._begin(samples, validation)
+
+    def _begin(self, samples: Samples, validation: Samples | None) -> None:
+        spans = self._divide(samples, validation)
+        if spans is not None:
+            W, b = self.network.read()
+            self.group.same_([*W.values(), *(bias for bias in b.values() if bias is not None)])
+            self.network.write(W, b)
         started = time.perf_counter()
         if self.storage is not None:
             self.close()  # the run before lives in the same folder
-        self._run = run = Run.begin(self.network, samples, validation, self.chunk_size, self.storage)
+        self._run = run = Run.begin(self.network, samples, validation, self.chunk_size, self._own_storage())
+        run.spans = spans
         penalty = self.settings.penalty.at(1)
         run.objective = objective_of(run, self.settings, self._visit(run, self.plan.opening, penalty, penalty), penalty)
         self._check_finite(run, run.objective.is_finite)
-        run.seconds = time.perf_counter() - started
+        run.seconds = self.group.first_number(time.perf_counter() - started)
         run.whole = True
 
     @torch.no_grad()
@@ -132,20 +148,26 @@ class IPDLAM(CountsIterations[Run]):
         """
         run = self._whole_run()
         run.whole = False
+        with self.group.telling():
+            return self._step(run, evaluate)
+
+    def _step(self, run: Run, evaluate: bool) -> Record:
         started = time.perf_counter()
         penalty = self.settings.penalty
         rho, next_rho = penalty.at(run.iteration + 1), penalty.at(run.iteration + 2)  # line 8
         for stage in self.plan.stages:
             for layer in stage.solves:
-                self._update_weights(run, layer, rho)  # lines 2 and 6
+                self._update_weights(run, layer, rho)  # lines 2 and 6, on each rank alike
+            self.group.same_(tensor for l in stage.solves for tensor in (run.W[l], run.b[l]) if tensor is not None)
             tally = self._visit(run, stage.visit, rho, next_rho)  # lines 1, 3, 4, 5 and 7, chunk by chunk
         objective = objective_of(run, self.settings, tally, rho)
         self._check_finite(run, objective.is_finite)
         self._note(run, f"iteration {run.iteration + 1} is complete")
+        seconds = self.group.first_number(time.perf_counter() - started)
         self.network.write(run.W, run.b)
         run.objective = objective
         run.iteration += 1
-        run.seconds += time.perf_counter() - started
+        run.seconds += seconds
         run.whole = True
         return self._record(run, objective, evaluate)
 
@@ -166,9 +188,10 @@ class IPDLAM(CountsIterations[Run]):
     ) -> Self:
         """:meth:`ipdlam.resumable.Resumable.load` with z and a in the folder ``storage``, or in memory.
 
-        It does not matter where they were when the checkpoint was saved; they are copied a part at a time.
+        It does not matter where they were when the checkpoint was saved; they are copied a part at a time. Nor does it
+        matter how many processes saved it, and who of them held which samples.
         """
-        checkpoint = read_checkpoint(Path(path))
+        checkpoint = read_together(current_group(), Path(path))
         return cls.take_up(
             checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data, storage=storage
         )
@@ -186,9 +209,13 @@ class IPDLAM(CountsIterations[Run]):
         storage: str | PathLike[str] | None = None,
     ) -> Self:
         """:meth:`load` for a checkpoint that has been read."""
-        trainer = cls._made_by(checkpoint, model)
-        trainer.storage = None if storage is None else Path(storage)
-        trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
+        group = current_group()
+        with group.telling():
+            trainer = cls._made_by(checkpoint, model)
+            trainer.group = group
+            trainer.storage = None if storage is None else Path(storage)
+            trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
+            group.agree()
         return trainer
 
     def settings_dict(self) -> dict[str, Any]:
@@ -205,12 +232,35 @@ class IPDLAM(CountsIterations[Run]):
         return trainer
 
     def _allocate(self, samples: Samples, validation: Samples | None) -> Run:
-        return Run.allocate(self.network, samples, validation, self.chunk_size, self.storage)
+        spans = self._divide(samples, validation)
+        run = Run.allocate(self.network, samples, validation, self.chunk_size, self._own_storage())
+        run.spans = spans
+        return run
+
+    def _divide(self, samples: Samples, validation: Samples | None) -> tuple[Span, Span | None] | None:
+        return divide(self.group, self._described(), self.network, samples, validation)
+
+    def _described(self) -> dict[str, Any]:
+        """The settings, to be compared; those that no registry knows by their class."""
+        try:
+            return self.settings_dict()
+        except ValueError:
+            settings = self.settings
+            own = {name: getattr(settings, name) for name in ("proximity", "chunk_size", "penalty", "inertia")}
+            kinds = [type(thing).__qualname__ for thing in (settings.loss, *settings.regularizers)]
+            return {**own, "loss and regularizers": kinds, "order": [str(block) for block in settings.order]}
+
+    def _own_storage(self) -> Path | None:
+        """The folder of this process's z and a."""
+        if self.storage is None or self.group.size == 1:
+            return self.storage
+        return self.storage / f"rank-{self.group.rank}"
 
     def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
         if self.storage is None:
             return super()._samples(X, y, sample_weight, prefix)
-        return map_samples(self.network, self.loss, X, y, sample_weight, prefix)
+        part = self.group.size > 1
+        return map_samples(self.network, self.loss, X, y, sample_weight, prefix, part=part)
 
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
@@ -230,11 +280,12 @@ class IPDLAM(CountsIterations[Run]):
     def _visit(self, run: Run, visit: Visit, rho: float, next_rho: float) -> Tally:
         self._note(run, f"iteration {run.iteration + 1} is under way")
         try:
-            return pass_over(run, self.network, self.settings, self.plan, visit, rho, next_rho)
+            tally = pass_over(run, self.network, self.settings, self.plan, visit, rho, next_rho)
         except SolveError as error:  # W W^T + c I of the a update is positive definite unless it overflows
             raise self._divergence(run) from error
         except StorageError as error:
             raise self._lost(run, error) from error
+        return sum_over(self.group, run, visit, tally)
 
     def _note(self, run: Run, progress: str) -> None:
         try:
