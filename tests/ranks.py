@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
+import signal
+import threading
 import time
 from datetime import timedelta
 
@@ -11,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import ipdlam
+from ipdlam.callbacks import Checkpoints
 from problems import make_data, make_model
 
 WIDTHS = (5, 7, 6, 3)
@@ -157,3 +161,157 @@ def traffic(rank, size, given, copies):
         trainer.step(evaluate=evaluate)
         edges.append(trainer.group.bytes)
     return [later - earlier for earlier, later in itertools.pairwise(edges)]
+
+
+class Failing:
+    """A callback that does something on one rank after an iteration."""
+
+    def __init__(self, rank, bad_rank, iteration, action):
+        self.armed, self.iteration, self.action = rank == bad_rank, iteration, action
+
+    def __call__(self, record):
+        if self.armed and record.iteration == self.iteration:
+            self.action()
+
+
+def stop():
+    raise ipdlam.StopTraining("enough")
+
+
+def fail():
+    raise LookupError("no such thing")
+
+
+def press_ctrl_c():
+    signal.raise_signal(signal.SIGINT)
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang():
+    time.sleep(3600)
+
+
+def train_with(rank, size, given, bad_rank, iteration, action):
+    """A run in which a callback of one rank does something."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    callback = Failing(rank, bad_rank, iteration, action)
+    started = time.monotonic()
+    try:
+        trainer.fit(X, y, iterations=given["iterations"], callbacks=[callback])
+    except Exception as error:
+        return {
+            "error": type(error).__name__,
+            "text": str(error),
+            "cause": type(error.__cause__).__name__,
+            "done": trainer.iteration,
+            "seconds": time.monotonic() - started,
+        }
+    return outcome(trainer)
+
+
+def train_until(rank, size, given, bad_rank, after, number):
+    """A run in which one rank gets a signal at some moment; None where it is the end of that rank."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    trainer.start(X, y)
+    if rank == bad_rank:
+        threading.Timer(after, os.kill, (os.getpid(), number)).start()
+    started = time.monotonic()
+    try:
+        trainer.continue_fit(iterations=given["iterations"])
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error), "seconds": time.monotonic() - started}
+    return outcome(trainer) if trainer._run.whole else {"reason": trainer.history.stop_reason}
+
+
+def start_with(rank, size, given, bad_rank, change):
+    """Start with something else on one rank."""
+    own = case(**{**given, **(change if rank == bad_rank else {})})
+    X, y, weight, validation = data_of(own, rank, COUNTS[size])
+    if own.get("nan"):
+        X = X.clone()
+        X[3, 2] = float("nan")
+    if own.get("empty"):
+        X, y = X[:0], y[:0]
+    trainer_of(own, rank).fit(X, y, sample_weight=weight, validation_data=validation, iterations=2, **own["fit"])
+
+
+def break_in_a_pass(rank, size, given, bad_rank, error):
+    """One rank fails in the middle of its samples."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    trainer.start(X, y)
+    trainer.step()
+    if rank == bad_rank:
+
+        def chunks(access=None):
+            yield from ()
+            raise error
+
+        trainer._run.shard.chunks = chunks
+    try:
+        trainer.step()
+    except Exception as raised:
+        return type(raised).__name__, str(raised), trainer.iteration, trainer._run.whole
+    return None
+
+
+def save_half_way(rank, size, given, path):
+    """Train, with a checkpoint of half of it; the whole run."""
+    X, y, weight, validation = data_of(given, rank, given["counts"] or COUNTS[size])
+    trainer = trainer_of(given, rank)
+    more = {"sample_weight": weight, "validation_data": validation}
+    trainer.fit(X, y, iterations=given["iterations"] // 2, **more)
+    trainer.save(path)
+    trainer.continue_fit(iterations=given["iterations"] - given["iterations"] // 2)
+    return outcome(trainer)
+
+
+def go_on(rank, size, given, path, change=0.0):
+    """Take up a checkpoint and train to the end."""
+    counts = None if size == 1 else given["counts"] or COUNTS[size]
+    X, y, weight, validation = data_of(given, rank, counts)
+    if change:  # a sum lies elsewhere in memory than a slice, which may cost the last bit of a product
+        X = X + change
+    trainer = ipdlam.IPDLAM.load(
+        path, make_model(WIDTHS, seed=9), X, y, sample_weight=weight, validation_data=validation
+    )
+    trainer.continue_fit(iterations=given["iterations"] - trainer.iteration)
+    return outcome(trainer)
+
+
+def save_badly(rank, size, given, folder, bad_rank):
+    """A rank that cannot write its part: no checkpoint, one error on all, and the run goes on."""
+    import ipdlam.sharded
+
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    trainer.fit(X, y, iterations=2)
+    real = ipdlam.sharded.write_parts
+
+    def full(*arguments):
+        raise OSError("no space left")
+
+    ipdlam.sharded.write_parts = full if rank == bad_rank else real
+    try:
+        trainer.save(folder / "bad")
+        said = None
+    except ipdlam.CheckpointError as error:
+        said = str(error)
+    finally:
+        ipdlam.sharded.write_parts = real
+    trainer.continue_fit(iterations=given["iterations"] - 2)
+    return said, outcome(trainer)
+
+
+def series_of_checkpoints(rank, size, given, folder):
+    """What the callback leaves."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    trainer.fit(X, y, iterations=5, callbacks=[Checkpoints(trainer, folder, every=1)])
+    loaded = ipdlam.IPDLAM.load(folder, make_model(WIDTHS, seed=9), X, y)
+    return loaded.iteration, outcome(loaded)["weights"] == outcome(trainer)["weights"]

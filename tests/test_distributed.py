@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import signal
+
 import numpy as np
 import pytest
 
 import ranks
+from ipdlam.errors import CheckpointError
 from ipdlam.orders import ORDERS
 from ipdlam.prox import LOSSES
 from ranks import WIDTHS, Pool, case, in_one
@@ -110,3 +114,145 @@ def expected_bytes(size, evaluate):
 def test_traffic_is_what_the_module_says_and_knows_nothing_of_the_number_of_samples(pool, copies):
     wanted = [expected_bytes(pool.size, False), expected_bytes(pool.size, True)]
     assert pool(ranks.traffic, case(), copies) == [wanted] * pool.size
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"settings": {"penalty": 0.3}}, "settings penalty"),
+        ({"settings": {"order": "increase"}}, "settings order"),
+        ({"validation": "whole"}, "validation targets"),
+        ({"weighted": True}, "sample_weight"),
+        ({"loss": "cross_entropy"}, "settings loss name"),
+        ({"dtype": "float32"}, "network"),
+        ({"fit": {"evaluate_every": 2}}, "evaluate_every"),
+    ],
+)
+def test_what_is_not_the_same_on_all_ranks_is_named(pool, change, said):
+    answers = pool(ranks.start_with, case(), pool.size - 1, change)
+    assert len(set(answers)) == 1
+    kind, text = answers[0]
+    assert kind == "DistributedError"
+    assert f"from rank 0 to rank {pool.size - 1}" in text
+    assert said in text
+
+
+def test_bad_data_of_one_rank_are_told_to_all(pool):
+    answers = pool(ranks.start_with, case(), 0, {"nan": True})
+    assert len(set(answers)) == 1
+    assert answers[0][0] == "DistributedError"
+    assert answers[0][1].startswith(f"rank 0 of {pool.size} failed: ValueError: X holds nan at (3, 2)")
+
+
+def test_no_samples_at_all(pool):
+    assert set(pool(ranks.start_with, case(empty=True), None, {})) == {
+        ("ValueError", "X is empty on every rank; give at least one sample")
+    }
+
+
+@pytest.mark.parametrize("bad_rank", [0, 1])
+def test_a_callback_of_one_rank_stops_all(pool, bad_rank):
+    answers = pool(ranks.train_with, case(iterations=9), bad_rank, 3, ranks.stop)
+    serial = in_one(case(iterations=3))
+    assert_one_run(answers, {**serial, "reason": "enough"} | {"history": serial["history"]})
+
+
+@pytest.mark.parametrize("bad_rank", [0, 1])
+def test_ctrl_c_on_one_rank_stops_all(pool, bad_rank):
+    answers = pool(ranks.train_with, case(iterations=9), bad_rank, 3, ranks.press_ctrl_c)
+    assert_one_run(answers, {**in_one(case(iterations=3)), "reason": "interrupted"})
+
+
+@pytest.mark.parametrize("bad_rank", [0, 1])
+def test_an_error_of_one_rank_is_raised_on_all(pool, bad_rank):
+    answers = pool(ranks.train_with, case(iterations=9), bad_rank, 3, ranks.fail)
+    assert {(answer["error"], answer["text"], answer["done"]) for answer in answers} == {
+        ("DistributedError", f"rank {bad_rank} of {pool.size} failed: LookupError: no such thing", 3)
+    }
+    assert answers[bad_rank]["cause"] == "LookupError"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ctrl_c_at_any_moment_ends_all_alike(pool, seed):
+    choice = random.Random(100 * pool.size + seed)
+    given = case(iterations=100_000, fit={"evaluate_every": 1})
+    answers = pool(ranks.train_until, given, choice.randrange(pool.size), choice.uniform(0, 0.3), signal.SIGINT)
+    assert {answer["reason"] for answer in answers} == {"interrupted"}, answers
+    assert len({len(answer.get("history", ())) for answer in answers}) == 1
+    assert_one_run(pool(ranks.train, case()), in_one(case()))  # nothing is out of step
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), OSError("the disk is gone")])
+def test_a_rank_that_fails_in_a_pass(pool, error):
+    answers = pool(ranks.break_in_a_pass, case(), 1, error)
+    text = f"rank 1 of {pool.size} failed: {type(error).__name__}: {error}"
+    assert answers == [("DistributedError", text, 1, False)] * pool.size
+
+
+def test_divergence_is_everybodys(pool):
+    given = case(settings={"inertia": 1e200}, iterations=30)
+    answers = pool(ranks.train_with, given, None, None, None)
+    assert {answer["error"] for answer in answers} == {"DivergenceError"}
+    assert len({answer["text"] for answer in answers}) == 1
+
+
+SAVED = {
+    "plain": case(iterations=6, validation="parts"),
+    "weights and nested": case(iterations=6, weighted=True, settings={"order": "nested-reverse"}),
+    "labels": case(iterations=6, loss="cross_entropy", settings={"chunk_size": 6}),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_checkpoint_of_two_resumes_exactly_in_two_and_close_in_one_and_three(pools, tmp_path, name):
+    given, path = SAVED[name], tmp_path / "saved"
+    whole = pools[2](ranks.save_half_way, given, path)
+    assert_one_run(whole, in_one(given))
+    again = pools[2](ranks.go_on, given, path)
+    for one, other in zip(whole, again, strict=True):
+        assert [one["weights"], one["z"]] == [other["weights"], other["z"]]
+        assert without_seconds(one) == without_seconds(other)
+    one = ranks.go_on(0, 1, given, path)
+    assert_one_run([one], in_one(given))
+    assert_one_run(pools[3](ranks.go_on, given, path), in_one(given))
+    otherwise = {**given, "counts": (1, 36)}
+    assert_one_run(pools[2](ranks.go_on, otherwise, path), in_one(given))
+
+
+def without_seconds(answer):
+    return [{**record, "seconds": None} for record in answer["history"]]
+
+
+def test_a_checkpoint_of_three_of_which_one_has_no_samples(pools, tmp_path):
+    given = SAVED["labels"]
+    pools[3](ranks.save_half_way, given, tmp_path / "saved")
+    assert_one_run([ranks.go_on(0, 1, given, tmp_path / "saved")], in_one(given))
+    assert_one_run(pools[2](ranks.go_on, given, tmp_path / "saved"), in_one(given))
+
+
+def test_a_checkpoint_on_other_data_is_refused(pools, tmp_path):
+    given, path = SAVED["plain"], tmp_path / "saved"
+    pools[2](ranks.save_half_way, given, path)
+    for size in SIZES:
+        answers = pools[size](ranks.go_on, given, path, 1e-9)
+        assert len(set(answers)) == 1
+        assert answers[0][0] == "CheckpointError"
+        assert "the sha256 of training X" in answers[0][1]
+    with pytest.raises(CheckpointError, match="the sha256 of training X"):
+        ranks.go_on(0, 1, given, path, 1e-9)
+
+
+@pytest.mark.parametrize("bad_rank", [0, 1])
+def test_a_checkpoint_is_whole_or_absent_and_training_goes_on(pool, tmp_path, bad_rank):
+    answers = pool(ranks.save_badly, case(), tmp_path, bad_rank)
+    assert len({said for said, _ in answers}) == 1
+    assert (
+        f"rank {bad_rank} of {pool.size} failed: CheckpointError: {tmp_path / 'bad'} was not written" in answers[0][0]
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert_one_run([answer for _, answer in answers], in_one(case()))
+
+
+def test_a_series_of_checkpoints(pool, tmp_path):
+    assert pool(ranks.series_of_checkpoints, case(), tmp_path) == [(5, True)] * pool.size
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-00000004", "iteration-00000005"]
