@@ -25,7 +25,7 @@ COUNTS = {1: (37,), 2: (23, 14), 3: (20, 0, 17)}  # ragged, and one rank without
 def context():
     """Workers are forked from a server that has imported torch once, and started nothing."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["ranks"])
+    found.set_forkserver_preload(["torch.distributed", "numpy", "ipdlam.trainer", "ipdlam.callbacks"])
     return found
 
 
@@ -315,3 +315,14 @@ def series_of_checkpoints(rank, size, given, folder):
     trainer.fit(X, y, iterations=5, callbacks=[Checkpoints(trainer, folder, every=1)])
     loaded = ipdlam.IPDLAM.load(folder, make_model(WIDTHS, seed=9), X, y)
     return loaded.iteration, outcome(loaded)["weights"] == outcome(trainer)["weights"]
+
+
+def save_for_ever(rank, size, given, folder):
+    """Save after every iteration, until somebody dies."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    try:
+        trainer.fit(X, y, iterations=100_000, callbacks=[Checkpoints(trainer, folder, every=1)])
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    return None

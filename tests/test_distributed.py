@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 
 import numpy as np
 import pytest
 
 import ranks
+from ipdlam.checkpoint import read_checkpoint
 from ipdlam.errors import CheckpointError
 from ipdlam.orders import ORDERS
 from ipdlam.prox import LOSSES
@@ -256,3 +258,54 @@ def test_a_checkpoint_is_whole_or_absent_and_training_goes_on(pool, tmp_path, ba
 def test_a_series_of_checkpoints(pool, tmp_path):
     assert pool(ranks.series_of_checkpoints, case(), tmp_path) == [(5, True)] * pool.size
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-00000004", "iteration-00000005"]
+
+
+TIMEOUT = 3.0  # of the process groups that somebody leaves
+
+
+@pytest.fixture
+def doomed(tmp_path):
+    pools = []
+
+    def make(size):
+        pools.append(Pool(size, tmp_path, TIMEOUT))
+        assert pools[-1](ranks.train, case(iterations=1))  # connected
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_that_is_killed_ends_the_others(doomed, seed):
+    choice = random.Random(seed)
+    pool = doomed(2 + seed % 2)
+    victim = choice.randrange(pool.size)
+    pool.begin(ranks.train_until, case(iterations=10**6), victim, choice.uniform(0.0, 0.3), signal.SIGKILL)
+    for answer in pool.answers([rank for rank in range(pool.size) if rank != victim], patience=30.0):
+        assert answer["error"] == "DistributedError"
+        assert "lost the other processes" in answer["text"]
+        assert "with checkpoints the run goes on from the last one" in answer["text"]
+        assert answer["seconds"] < 0.3 + TIMEOUT + 10.0  # much less, on a machine with nothing else to do
+
+
+def test_a_rank_that_hangs_is_given_up_after_the_timeout(doomed):
+    pool = doomed(2)
+    pool.begin(ranks.train_with, case(iterations=5), 1, 2, ranks.hang)
+    (answer,) = pool.answers([0], patience=30.0)
+    assert answer["error"] == "DistributedError"
+    assert answer["done"] == 2
+    assert TIMEOUT - 0.5 < answer["seconds"] < TIMEOUT + 10.0
+
+
+def test_a_rank_that_dies_while_all_save_leaves_whole_checkpoints(doomed, tmp_path):
+    pool, folder = doomed(2), tmp_path / "checkpoints"
+    pool.begin(ranks.save_for_ever, case(), folder)
+    time.sleep(random.Random(7).uniform(0.5, 1.0))
+    pool.processes[1].kill()
+    assert pool.answers([0], patience=30.0)[0]["error"] == "DistributedError"
+    for path in folder.iterdir():
+        assert path.name.startswith("iteration-")  # nothing unfinished
+    given = case(iterations=read_checkpoint(folder).content["run"]["iteration"] + 1)
+    assert_one_run([ranks.go_on(0, 1, given, folder)], in_one(given))
