@@ -326,3 +326,18 @@ def save_for_ever(rank, size, given, folder):
     except Exception as error:
         return {"error": type(error).__name__, "text": str(error)}
     return None
+
+
+def job(rank, size, settings, folder):
+    """What ``ipdlam train`` does, without pictures."""
+    import ipdlam.jobs
+    from ipdlam.cli.display import Silent
+    from ipdlam.config import TrainConfig
+    from ipdlam.distributed import current_group
+    from ipdlam.runs import RunFolder
+
+    ipdlam.jobs.curves = lambda *arguments, **more: None
+    config = TrainConfig().changed(settings)
+    done = ipdlam.jobs.Job(config, RunFolder(folder), group=current_group())
+    history = done.run(Silent(), resume=False, stop=lambda record: None)
+    return len(history), history.stop_reason

@@ -113,6 +113,7 @@ LAYERS = [
     "ipdlam.experiments.report",
     "ipdlam.cli.options",
     "ipdlam.cli.signals",
+    "ipdlam.cli.processes",
     "ipdlam.cli.display",
     "ipdlam.cli.train",
     "ipdlam.cli.inspect",

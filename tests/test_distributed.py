@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import ranks
 from ipdlam.checkpoint import read_checkpoint
@@ -15,6 +21,8 @@ from ipdlam.errors import CheckpointError
 from ipdlam.orders import ORDERS
 from ipdlam.prox import LOSSES
 from ranks import WIDTHS, Pool, case, in_one
+from shell import ipdlam_run, records, refused, same_model
+from shell import without_seconds as without_seconds_of
 
 SIZES = (2, 3)
 
@@ -309,3 +317,81 @@ def test_a_rank_that_dies_while_all_save_leaves_whole_checkpoints(doomed, tmp_pa
         assert path.name.startswith("iteration-")  # nothing unfinished
     given = case(iterations=read_checkpoint(folder).content["run"]["iteration"] + 1)
     assert_one_run([ranks.go_on(0, 1, given, folder)], in_one(given))
+
+
+SETTINGS = {"data": "digits", "hidden": (30, 20), "iterations": 120, "checkpoint_every": 10, "evaluate_every": 3}
+
+
+def options(settings):
+    given = [
+        f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name not in ("data", "hidden")
+    ]
+    return [settings["data"], *given, "--hidden=" + ",".join(map(str, settings["hidden"]))]
+
+
+@pytest.fixture(scope="module")
+def job_of_two(pools, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("jobs") / "two"
+    assert pools[2](ranks.job, SETTINGS, folder) == [(120, "iterations")] * 2
+    return folder
+
+
+def test_a_job_of_two_is_that_of_one(job_of_two, tmp_path):
+    ipdlam_run("train", *options(SETTINGS), "--output", tmp_path / "one")
+    for one, two in zip(records(tmp_path / "one"), records(job_of_two), strict=True):
+        np.testing.assert_allclose([one.objective, one.lyapunov], [two.objective, two.lyapunov], rtol=1e-2)
+        assert (one.train_loss is None) == (two.train_loss is None)
+    assert (job_of_two / "summary.json").is_file()
+    one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "one", job_of_two))
+    assert one.keys() == two.keys()
+
+
+def workers_of(launcher):
+    """Process numbers of the ranks that torchrun has started."""
+    found = {}
+    for process in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
+            found |= {int(text[5:]): int(process) for text in variables if text.startswith("RANK=")}
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the workers of torchrun in /proc")
+def test_torchrun_starts_again_from_the_last_checkpoint(job_of_two, tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", "--standalone"]
+    launcher = subprocess.Popen(
+        [*command, "-m", "ipdlam", "train", *options(SETTINGS), "--output", str(run)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        while launcher.poll() is None and len(list((run / "checkpoints").glob("iteration-*"))) < 2:
+            time.sleep(0.002)
+        os.kill(workers_of(launcher)[1], signal.SIGKILL)
+        output = launcher.communicate(timeout=120)[0]
+    finally:
+        launcher.kill()
+    assert launcher.returncode == 0, output
+    assert output.count("error: rank 0 of 2 lost the other processes") == 1
+    assert "resumed after iteration" in output
+    assert output.count("120/120") == 1  # one process speaks
+    assert same_model(run, job_of_two)
+    assert without_seconds_of(run) == without_seconds_of(job_of_two)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--batch-size=64"], "all samples at once"),
+        (["--then=adam"], "one stage"),
+        ([], "give an --output"),
+    ],
+)
+def test_what_torchrun_cannot_do_is_refused_at_once(monkeypatch, arguments, said):
+    for name, value in {"RUN_ID": "x", "RESTART_COUNT": "0", "MAX_RESTARTS": "1"}.items():
+        monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
+    monkeypatch.setenv("RANK", "0")
+    assert said in refused("train", "digits", *arguments)

@@ -46,7 +46,7 @@ class Checkpoints:
 
     def save(self, iteration: int) -> None:
         """Save now."""
-        self._refuse_later(iteration)
+        self.trainer.group.first_does(lambda: self._refuse_later(iteration))
         self.trainer.save(in_series(self.folder, iteration), light=self.light)
         if self.trainer.group.is_first:
             prune(self.folder, self.keep)

@@ -19,9 +19,10 @@ them at once, so there is nothing to overlap the sum with.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -147,8 +148,15 @@ class Processes(Group):
         return found
 
     def first_does(self, work: Callable[[], T]) -> T:
-        with self.telling():
-            value = work() if self.is_first else None
+        value = None
+        if self.is_first:
+            try:
+                value = work()
+            except BaseException as error:  # its own error, as in one process, and not what the others make of it
+                with suppress(BaseException), self.telling():
+                    raise
+                setattr(error, KNOWN, True)
+                raise
         return self.everyones(value)[0]  # type: ignore[return-value]
 
     def same_(self, tensors: Iterable[Tensor]) -> None:
@@ -244,11 +252,13 @@ class Processes(Group):
             self.is_broken = True
             reason = str(error).split(". This is typically")[0].splitlines()[0]
             waited = time.monotonic() - started
-            raise DistributedError(
+            lost = DistributedError(
                 f"rank {self.rank} of {self.size} lost the other processes, after waiting {waited:.1f} s: one of them "
                 f"has died, or did not answer within the timeout of the process group ({reason}). "
                 "Start all of them again; with checkpoints the run goes on from the last one"
-            ) from error
+            )
+            lost.lost = True
+            raise lost from error
 
 
 def current_group() -> Group:
@@ -259,11 +269,26 @@ def current_group() -> Group:
 
 
 def join(timeout: float) -> Group:
-    """Join the processes that torchrun has started; one that does not answer for ``timeout`` seconds is given up."""
+    """Join the processes that torchrun has started; one that does not answer for ``timeout`` seconds is given up.
+
+    It is by gloo, wherever the model is: the sums are small beside a pass over the samples.
+    """
     if not dist.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        limit = timedelta(seconds=timeout)
+        store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
+        # torchrun may keep its store when it starts processes again: they would look for the dead ones.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
     return current_group()
+
+
+def leave() -> None:
+    """The end of what :func:`join` began."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def severity(error: BaseException | None) -> int:

@@ -27,6 +27,8 @@ class StorageError(OSError):
 class DistributedError(RuntimeError):
     """One of the processes that train together failed, died or hangs; the same message on all that can still speak."""
 
+    lost = False  # whether this process can no longer reach the others
+
 
 class DataError(ValueError):
     """A data set is missing, damaged or not in a known format."""
