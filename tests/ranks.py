@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from datetime import timedelta
 
 import torch
@@ -341,3 +342,18 @@ def job(rank, size, settings, folder):
     done = ipdlam.jobs.Job(config, RunFolder(folder), group=current_group())
     history = done.run(Silent(), resume=False, stop=lambda record: None)
     return len(history), history.stop_reason
+
+
+def save_on_one(rank, size, given, folder):
+    """What looks natural and is wrong: only rank 0 saves."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    trainer.fit(X, y, iterations=5, callbacks=[Checkpoints(trainer, folder, every=2)] if rank == 0 else [])
+
+
+def go_on_of_one(rank, size, given, path):
+    """:func:`go_on` with a checkpoint that one process saved; what it warns of, too."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = go_on(rank, size, given, path)
+    return found, [str(warning.message) for warning in caught]

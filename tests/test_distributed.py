@@ -98,6 +98,16 @@ def test_float32(pool):
     assert_one_run(pool(ranks.train, given), in_one(given), tolerance=2e-4)
 
 
+def test_a_group_of_one_has_the_bits_of_no_group(tmp_path):
+    pool = Pool(1, tmp_path)
+    try:
+        (answer,) = pool(ranks.train, case(validation="whole"))
+    finally:
+        pool.close()
+    serial = in_one(case(validation="whole"))
+    assert [answer["weights"], answer["z"]] == [serial["weights"], serial["z"]]
+
+
 def test_all_samples_on_the_last_rank(pool):
     given = case(counts=(0,) * (pool.size - 1) + (ranks.SAMPLES,))
     assert_one_run(pool(ranks.train, given), in_one(given))
@@ -110,7 +120,7 @@ def test_state_on_a_disk(pool, tmp_path):
 
 def expected_bytes(size, evaluate):
     """The formula of :mod:`ipdlam.distributed` for an order of one pass."""
-    meeting, layers = 16 * size, len(WIDTHS) - 1
+    meeting, layers = 24 * size, len(WIDTHS) - 1
     numbers = 2 * layers + 3
     for l in range(1, layers + 1):
         numbers += WIDTHS[l] * WIDTHS[l - 1] + WIDTHS[l] + 1
@@ -240,6 +250,15 @@ def test_a_checkpoint_of_three_of_which_one_has_no_samples(pools, tmp_path):
     assert_one_run(pools[2](ranks.go_on, given, tmp_path / "saved"), in_one(given))
 
 
+def test_a_checkpoint_of_one_resumes_in_several(pool, tmp_path):
+    given = SAVED["labels"]
+    ranks.save_half_way(0, 1, given, tmp_path / "saved")
+    answers, warned = zip(*pool(ranks.go_on_of_one, given, tmp_path / "saved"), strict=True)
+    assert_one_run(answers, in_one(given))
+    assert "not checked whether these are its data" in warned[0][0]
+    assert warned[1] == []
+
+
 def test_a_checkpoint_on_other_data_is_refused(pools, tmp_path):
     given, path = SAVED["plain"], tmp_path / "saved"
     pools[2](ranks.save_half_way, given, path)
@@ -261,6 +280,13 @@ def test_a_checkpoint_is_whole_or_absent_and_training_goes_on(pool, tmp_path, ba
     )
     assert list(tmp_path.iterdir()) == []
     assert_one_run([answer for _, answer in answers], in_one(case()))
+
+
+def test_saving_on_one_rank_alone_is_refused_and_not_waited_for(pool, tmp_path):
+    answers = pool(ranks.save_on_one, case(), tmp_path)
+    assert len(set(answers)) == 1
+    assert answers[0][0] == "DistributedError"
+    assert "rank 0 came to gather and rank 1 to agree" in answers[0][1]
 
 
 def test_a_series_of_checkpoints(pool, tmp_path):
@@ -388,10 +414,12 @@ def test_torchrun_starts_again_from_the_last_checkpoint(job_of_two, tmp_path):
         (["--batch-size=64"], "all samples at once"),
         (["--then=adam"], "one stage"),
         ([], "give an --output"),
+        (None, "torchrun is for ipdlam train"),
     ],
 )
 def test_what_torchrun_cannot_do_is_refused_at_once(monkeypatch, arguments, said):
     for name, value in {"RUN_ID": "x", "RESTART_COUNT": "0", "MAX_RESTARTS": "1"}.items():
         monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
     monkeypatch.setenv("RANK", "0")
-    assert said in refused("train", "digits", *arguments)
+    command = ["datasets"] if arguments is None else ["train", "digits", *arguments]
+    assert said in refused(*command)

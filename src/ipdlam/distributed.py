@@ -2,11 +2,12 @@
 
 Each process (rank) holds the z and a of its own samples, and everything else is the same on all ranks. Whatever they do
 together begins with a meeting: one small sum, of the same shape wherever it happens, in which every rank has a slot for
-an error and one for a number. A rank that fails, anywhere, goes to the next meeting with its error, and all ranks
-raise it there. A rank that dies or hangs is missed by the others: what torch then reports (at once where a connection
-breaks, after the timeout of the process group otherwise) becomes a :class:`ipdlam.DistributedError`.
+an error, one for what it has come for and one for a number. A rank that fails, anywhere, goes to the next meeting with
+its error, and all ranks raise it there. A rank that dies or hangs is missed by the others: what torch then reports (at
+once where a connection breaks, after the timeout of the process group otherwise) becomes a
+:class:`ipdlam.DistributedError`.
 
-Traffic: with p ranks, a meeting takes 16 p bytes. A pass over the samples is one meeting and one flat buffer of float64
+Traffic: with p ranks, a meeting takes 24 p bytes. A pass over the samples is one meeting and one flat buffer of float64
 
     sum over the layers l whose moments it takes:  d_l d_(l-1) + d_l + 1   (Z^T A, Z^T 1, n)
         and, but for layer 1 after the first pass: d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)   (half of A^T A, A^T 1)
@@ -38,6 +39,7 @@ from ipdlam.interrupts import uninterrupted
 T = TypeVar("T")
 
 KNOWN = "_known_to_all_ranks"  # marks what was raised by a meeting: it needs no telling
+PURPOSES = ("agree", "sum", "give a number", "gather", "compare")  # what ranks meet for
 FINE, STOPPED, INTERRUPTED, NOT_SAVED, FAILED = range(5)  # what a rank says at a meeting, the worst last
 
 
@@ -124,7 +126,7 @@ class Processes(Group):
         sizes = [part.numel() for part in parts]
         flat = torch.cat([part.reshape(-1).to(self.device) for part in parts])
         with self._meeting():
-            self._exchange()
+            self._exchange("sum")
             self._all_reduce(flat)
         for part, summed in zip(parts, torch.split(flat, sizes), strict=True):
             part.copy_(summed.view_as(part))
@@ -137,13 +139,13 @@ class Processes(Group):
     def first_number(self, number: float) -> float:
         numbers: list[float] = []
         with self._meeting():
-            numbers = self._exchange(number=number)
+            numbers = self._exchange("give a number", number=number)
         return numbers[0]
 
     def everyones(self, value: T) -> list[T]:
         found: list[T] = []
         with self._meeting():
-            self._exchange()
+            self._exchange("gather")
             found = self._gather(value)
         return found
 
@@ -164,7 +166,7 @@ class Processes(Group):
         with self._meeting():
             # Equal sums give equal weights on machines of one kind; others may round differently, and ranks whose
             # weights drift apart would no longer minimise one function.
-            if len(set(self._exchange(number=fingerprint(given)))) == 1:
+            if len(set(self._exchange("compare", number=fingerprint(given)))) == 1:
                 return
             for tensor in given:
                 whole = tensor.to(self.device).contiguous()
@@ -174,7 +176,7 @@ class Processes(Group):
 
     def agree(self) -> None:
         with self._meeting():
-            self._exchange()
+            self._exchange("agree")
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -183,7 +185,7 @@ class Processes(Group):
         except BaseException as error:
             if not (self.is_broken or hasattr(error, KNOWN)):
                 with uninterrupted():
-                    self._exchange(error)
+                    self._exchange("agree", error)
             raise
 
     @contextmanager
@@ -197,32 +199,39 @@ class Processes(Group):
                 raise
             self._interrupted = True
 
-    def _exchange(self, error: BaseException | None = None, number: float = 0.0) -> list[float]:
-        """Meet the others with an error, if there is one, and a number; all numbers, by rank, unless a rank failed."""
+    def _exchange(self, purpose: str, error: BaseException | None = None, number: float = 0.0) -> list[float]:
+        """Meet the others, with an error if there is one; the numbers of all ranks, unless one of them failed."""
         if error is None and self._interrupted:
             error = KeyboardInterrupt()
         self._interrupted = False
-        slots = torch.zeros(2, self.size, dtype=torch.float64, device=self.device)
-        slots[0, self.rank], slots[1, self.rank] = severity(error), number
+        slots = torch.zeros(3, self.size, dtype=torch.float64, device=self.device)
+        own = (severity(error), PURPOSES.index(purpose), number)
+        slots[:, self.rank] = torch.tensor(own, dtype=torch.float64)
         self._all_reduce(slots)
-        said, numbers = slots.tolist()
-        if any(said):
-            common = self._common([int(word) for word in said], error)
-            setattr(common, KNOWN, True)
-            if error is None or common is error:
-                raise common
-            raise common from error
-        return list(numbers)
+        said, purposes, numbers = slots.tolist()
+        common = self._common([int(word) for word in said], [PURPOSES[int(place)] for place in purposes], error)
+        if common is None:
+            return list(numbers)
+        setattr(common, KNOWN, True)
+        if error is None or common is error:
+            raise common
+        raise common from error
 
-    def _common(self, said: Sequence[int], error: BaseException | None) -> BaseException:
-        """What all ranks raise after a meeting in which some had an error."""
+    def _common(
+        self, said: Sequence[int], purposes: Sequence[str], error: BaseException | None
+    ) -> BaseException | None:
+        """What all ranks raise after a meeting; None where nobody had an error and all met for the same purpose."""
+        if not any(said):
+            other = next((rank for rank, purpose in enumerate(purposes) if purpose != purposes[0]), None)
+            return None if other is None else out_of_step(other, purposes)
         told = self._gather(None if error is None else (type(error).__name__, str(error)))
         kinds = {None if words is None else words[0] for words in told}
         if error is not None and len(kinds) == 1 and max(said) == min(said):
             return error  # the same happened to all, as it would have in one process
         worst = max(said)
-        if worst == NOT_SAVED and set(said) - {FINE, NOT_SAVED}:
-            worst = FAILED  # some would go on and others stop
+        going_on = {(word, purpose) for word, purpose in zip(said, purposes, strict=True) if word != NOT_SAVED}
+        if worst == NOT_SAVED and going_on - {(FINE, "gather")}:  # not all of them were saving
+            worst = FAILED
         rank = said.index(max(said))
         kind, text = told[rank] or ("", "")
         if worst == STOPPED:
@@ -289,6 +298,14 @@ def leave() -> None:
     """The end of what :func:`join` began."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def out_of_step(rank: int, purposes: Sequence[str]) -> DistributedError:
+    """What to raise where ranks meet that have been told to do different things."""
+    return DistributedError(
+        f"rank 0 came to {purposes[0]} and rank {rank} to {purposes[rank]}: all processes must call fit, step, load "
+        "and save alike, with callbacks that save on every rank"
+    )
 
 
 def severity(error: BaseException | None) -> int:

@@ -92,11 +92,12 @@ class Resumable(ABC, Generic[C]):
 
     def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
         """Go on with the run from its last iterate until it has ``stopping.iterations`` records, or ends earlier."""
-        run, checked = self._whole_run(), check_callbacks(callbacks)
-        self.network.write(*run.last_weights())
-        if self.group.size > 1:
-            given = {**dataclasses.asdict(stopping), "iterations so far": len(run.history)}
-            refuse_mismatch(self.group.everyones(given))
+        with self.group.telling():
+            run, checked = self._whole_run(), check_callbacks(callbacks)
+            self.network.write(*run.last_weights())
+            if self.group.size > 1:
+                given = {**dataclasses.asdict(stopping), "iterations so far": len(run.history)}
+                refuse_mismatch(self.group.everyones(given))
         return run_loop(self._next, self.network, run.history, stopping, checked, run.progress, self.group)
 
     def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
@@ -107,7 +108,10 @@ class Resumable(ABC, Generic[C]):
         missing folder raises :class:`ipdlam.CheckpointError`, and training can go on. Where several processes train
         together, all of them call it, with the same path.
         """
-        run = self._whole_run()
+        with self.group.telling():
+            self._save(self._whole_run(), Path(path), light)
+
+    def _save(self, run: C, path: Path, light: bool) -> None:
         content = {
             "kind": "light" if light else "exact",
             "ipdlam": __version__,
@@ -117,7 +121,7 @@ class Resumable(ABC, Generic[C]):
             "data": run.fingerprints() if run.spans is None else run.fingerprints_by_row(self.group),
             "run": run.counters(),
         }
-        write_together(self.group, Path(path), run.named_weights() if light else run.tensors(), content)
+        write_together(self.group, path, run.named_weights() if light else run.tensors(), content)
 
     def checkpoint_bytes(self, *, light: bool = False) -> int:
         """About how large :meth:`save` makes a checkpoint, the parts of all processes together."""

@@ -9,7 +9,7 @@ import typer
 
 from ipdlam.cli.compare import compare
 from ipdlam.cli.inspect import datasets, evaluate, predict
-from ipdlam.cli.processes import speaks_of
+from ipdlam.cli.processes import by_torchrun, speaks_of
 from ipdlam.cli.report import report
 from ipdlam.cli.reproduce import reproduce
 from ipdlam.cli.train import train
@@ -44,6 +44,7 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def overview(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="print the version")
     ] = False,
@@ -60,6 +61,8 @@ def overview(
 
       ipdlam train mnist --batch-size 512 --epochs 10
     """
+    if by_torchrun() and context.invoked_subcommand != "train":
+        raise ConfigError(f"torchrun is for ipdlam train; start ipdlam {context.invoked_subcommand} without it")
 
 
 def main() -> NoReturn:
