@@ -127,7 +127,8 @@ def expected_bytes(size, evaluate):
         if l > 1:
             numbers += WIDTHS[l - 1] * (WIDTHS[l - 1] + 1) // 2 + WIDTHS[l - 1]
     evaluation = meeting + 8 * 3 if evaluate else 0
-    return 3 * meeting + 8 * numbers + evaluation  # weights compared, the sums of the pass, seconds of rank 0
+    weights = sum(WIDTHS[l] * WIDTHS[l - 1] + WIDTHS[l] for l in range(1, layers + 1))  # also in float64 here
+    return 3 * meeting + 8 * (numbers + weights) + evaluation  # the sums, the new weights, the seconds of rank 0
 
 
 @pytest.mark.parametrize("copies", [1, 30])

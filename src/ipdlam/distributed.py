@@ -13,8 +13,9 @@ Traffic: with p ranks, a meeting takes 24 p bytes. A pass over the samples is on
         and, but for layer 1 after the first pass: d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)   (half of A^T A, A^T 1)
     and, where it measures the objective:          2 L + 3   (loss, gaps, changes, n)
 
-numbers, whatever the number of samples. All layers' sums are complete with the last chunk of a pass and the solves need
-them at once, so there is nothing to overlap the sum with.
+numbers, whatever the number of samples. The solves between two passes are one meeting and the d_l d_(l-1) + d_l new
+weights and biases of every layer, in the model's precision. All layers' sums are complete with the last chunk of a pass
+and the solves need them at once, so there is nothing to overlap the sum with.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,7 +40,7 @@ from ipdlam.interrupts import uninterrupted
 T = TypeVar("T")
 
 KNOWN = "_known_to_all_ranks"  # marks what was raised by a meeting: it needs no telling
-PURPOSES = ("agree", "sum", "give a number", "gather", "compare")  # what ranks meet for
+PURPOSES = ("agree", "sum", "give a number", "gather", "compare", "spread")  # what ranks meet for
 FINE, STOPPED, INTERRUPTED, NOT_SAVED, FAILED = range(5)  # what a rank says at a meeting, the worst last
 
 
@@ -99,6 +100,9 @@ class Group:
 
     def same_(self, tensors: Iterable[Tensor]) -> None:
         """Make tensors those of rank 0, where they differ in a bit."""
+
+    def spread_(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
+        """Make tensors, given by the rank that has worked them out, the same on all ranks."""
 
     def agree(self) -> None:
         """Meet: if any rank has failed or wants to stop, all raise it."""
@@ -164,15 +168,14 @@ class Processes(Group):
     def same_(self, tensors: Iterable[Tensor]) -> None:
         given = list(tensors)
         with self._meeting():
-            # Equal sums give equal weights on machines of one kind; others may round differently, and ranks whose
-            # weights drift apart would no longer minimise one function.
-            if len(set(self._exchange("compare", number=fingerprint(given)))) == 1:
-                return
-            for tensor in given:
-                whole = tensor.to(self.device).contiguous()
-                self.bytes += whole.numel() * whole.element_size()
-                self._call(partial(dist.broadcast, whole, 0))
-                tensor.copy_(whole)
+            if len(set(self._exchange("compare", number=fingerprint(given)))) > 1:
+                self._broadcast(0, given)
+
+    def spread_(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
+        with self._meeting():
+            self._exchange("spread")
+            for owner, given in sorted(tensors.items()):
+                self._broadcast(owner, given)
 
     def agree(self) -> None:
         with self._meeting():
@@ -247,6 +250,13 @@ class Processes(Group):
         self.bytes += tensor.numel() * tensor.element_size()
         self._call(partial(dist.all_reduce, tensor))
 
+    def _broadcast(self, owner: int, tensors: Sequence[Tensor]) -> None:
+        flat = torch.cat([tensor.reshape(-1).to(self.device) for tensor in tensors])
+        self.bytes += flat.numel() * flat.element_size()
+        self._call(partial(dist.broadcast, flat, owner))
+        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
     def _gather(self, value: T) -> list[T]:
         found: list[Any] = [None] * self.size
         self._call(partial(dist.all_gather_object, found, value))
@@ -268,6 +278,20 @@ class Processes(Group):
             )
             lost.lost = True
             raise lost from error
+
+
+def divide_work(costs: Mapping[int, float], size: int) -> dict[int, int]:
+    """Which rank does which piece of work, so that they are done at about the same time: the largest pieces first.
+
+    >>> divide_work({1: 5.0, 2: 6.0, 3: 1.0}, 2)
+    {2: 0, 1: 1, 3: 1}
+    """
+    loads = [0.0] * size
+    owners = {}
+    for piece in sorted(costs, key=lambda piece: -costs[piece]):
+        owners[piece] = rank = loads.index(min(loads))
+        loads[rank] += costs[piece]
+    return owners
 
 
 def current_group() -> Group:

@@ -103,7 +103,7 @@ class MomentSums:
         found = [self._ZtA.total, self._Zt1, self._Zt1.new_tensor([self._n])]
         if self._known_input is None:
             self._AtA.fold()
-            found += [self._AtA.total[upper_triangle(self._AtA.total)], self._At1]
+            found += [torch.cat([row[i:] for i, row in enumerate(self._AtA.total)]), self._At1]
         self._rows = 0
         return found
 
@@ -115,11 +115,10 @@ class MomentSums:
         self._n = float(n)
         if self._known_input is None:
             half, At1 = of_input
-            AtA, upper = self._AtA.total, upper_triangle(self._AtA.total)
-            AtA[upper] = half
-            AtA.mT[upper] = (
-                half  # the strips of the products hold some of the lower triangle, and of this process alone
-            )
+            AtA = self._AtA.total.triu_()  # the products leave some of the lower triangle, of this process alone
+            for i, row in enumerate(torch.split(half, list(range(AtA.shape[0], 0, -1)))):
+                AtA[i, i:] = row
+            AtA += AtA.triu(1).mT
             self._At1.copy_(At1)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -139,8 +138,3 @@ class MomentSums:
         self._known_input = None
         if counters["known_input"]:
             self._known_input = (Gram(self._AtA.taken, self._rounding, self._name), torch.zeros_like(self._At1))
-
-
-def upper_triangle(matrix: Tensor) -> Tensor:
-    """Which entries are on or above the diagonal."""
-    return torch.ones_like(matrix, dtype=torch.bool).triu()

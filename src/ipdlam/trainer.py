@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Self
 
 from ipdlam.agreement import divide
 from ipdlam.checkpoint import Checkpoint
-from ipdlam.distributed import Span, current_group
+from ipdlam.distributed import Span, current_group, divide_work
 from ipdlam.errors import DivergenceError, SolveError, StorageError
 from ipdlam.history import Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
 from ipdlam.linalg import all_finite
 from ipdlam.mapped import map_samples
+from ipdlam.moments import Moments
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally
 from ipdlam.orders import Visit, plan
@@ -156,9 +158,7 @@ class IPDLAM(CountsIterations[Run]):
         penalty = self.settings.penalty
         rho, next_rho = penalty.at(run.iteration + 1), penalty.at(run.iteration + 2)  # line 8
         for stage in self.plan.stages:
-            for layer in stage.solves:
-                self._update_weights(run, layer, rho)  # lines 2 and 6, on each rank alike
-            self.group.same_(tensor for l in stage.solves for tensor in (run.W[l], run.b[l]) if tensor is not None)
+            self._update_weights(run, stage.solves, rho)  # lines 2 and 6
             tally = self._visit(run, stage.visit, rho, next_rho)  # lines 1, 3, 4, 5 and 7, chunk by chunk
         objective = objective_of(run, self.settings, tally, rho)
         self._check_finite(run, objective.is_finite)
@@ -302,19 +302,36 @@ class IPDLAM(CountsIterations[Run]):
             "start begins from them"
         )
 
-    def _update_weights(self, run: Run, l: int, rho: float) -> None:
-        """The W update of one layer, then its b update."""
-        moments = run.sums[l].take()
-        self._check_finite(run, all_finite(moments.ZtA) and all_finite(moments.AtA.matrix))
+    def _update_weights(self, run: Run, layers: Sequence[int], rho: float) -> None:
+        """The W updates of some layers, and after each its b update; no layer reads another's.
+
+        A layer is solved for by one process, which gives its weights to the others: that is faster than if all of them
+        solved for all, and the weights are the same to the bit whatever machines they are.
+        """
+        owners = divide_work({l: self.network[l].inputs ** 2 * sum(run.W[l].shape) for l in layers}, self.group.size)
+        new: dict[int, list[Tensor]] = defaultdict(list)
+        for l in layers:
+            moments = run.sums[l].take()
+            self._check_finite(run, all_finite(moments.ZtA) and all_finite(moments.AtA.matrix))
+            W, b = run.W[l], run.b[l]
+            if owners[l] == self.group.rank:
+                self._solve(run, l, moments, rho)
+            else:
+                run.W[l], run.b[l] = torch.empty_like(W), None if b is None else torch.empty_like(b)
+            if self.group.size > 1:
+                run.W[l] = run.W[l].contiguous()  # laid out alike on all ranks, for equal bits after a resume
+            run.W_previous[l], run.b_previous[l] = W, b
+            new[owners[l]] += [tensor for tensor in (run.W[l], run.b[l]) if tensor is not None]
+        self.group.spread_(new)
+        for l in layers:
+            self._check_finite(run, all_finite(run.W[l]))
+
+    def _solve(self, run: Run, l: int, moments: Moments, rho: float) -> None:
         beta, delta = self.settings.inertia.weights, self.settings.proximity
-        W, b = run.W[l], run.b[l]
+        W, b, b_previous = run.W[l], run.b[l], run.b_previous[l]
         run.W[l] = update_W(moments, W, run.W_previous[l], b, beta, delta, rho, self.settings.regularizers[l - 1])
-        run.W_previous[l] = W
-        b_previous = run.b_previous[l]
         if b is not None and b_previous is not None:
             run.b[l] = update_b(moments, run.W[l], b, b_previous, beta, delta)
-            run.b_previous[l] = b
-        self._check_finite(run, all_finite(run.W[l]))
 
     def _check_finite(self, run: Run, finite: bool) -> None:
         if not finite:
