@@ -357,3 +357,10 @@ def go_on_of_one(rank, size, given, path):
         warnings.simplefilter("always")
         found = go_on(rank, size, given, path)
     return found, [str(warning.message) for warning in caught]
+
+
+def run_page(rank, size, code):
+    """The program of a page, in a group that is there already."""
+    names = {}
+    exec(code.replace('dist.init_process_group("gloo")', ""), names)
+    return outcome(names["trainer"])["weights"]

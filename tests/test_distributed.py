@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -116,6 +117,14 @@ def test_all_samples_on_the_last_rank(pool):
 def test_state_on_a_disk(pool, tmp_path):
     given = case(settings={"storage": str(tmp_path), "chunk_size": 5})
     assert_one_run(pool(ranks.train, given), in_one(case(settings={"chunk_size": 5})))
+
+
+def test_the_code_of_the_page_runs(pool):
+    page = Path(__file__).parent.parent / "docs" / "distributed.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    answers = pool(ranks.run_page, block)
+    assert isinstance(answers[0], list), answers
+    assert answers == [answers[0]] * pool.size
 
 
 def expected_bytes(size, evaluate):
