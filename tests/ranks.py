@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import ipdlam
 from ipdlam.callbacks import Checkpoints
+from ipdlam.distributed import current_group
 from problems import make_data, make_model
 
 WIDTHS = (5, 7, 6, 3)
@@ -202,7 +203,8 @@ def train_with(rank, size, given, bad_rank, iteration, action):
     callback = Failing(rank, bad_rank, iteration, action)
     started = time.monotonic()
     try:
-        trainer.fit(X, y, iterations=given["iterations"], callbacks=[callback])
+        with current_group().telling():  # as around a job
+            trainer.fit(X, y, iterations=given["iterations"], callbacks=[callback])
     except Exception as error:
         return {
             "error": type(error).__name__,
@@ -334,7 +336,6 @@ def job(rank, size, settings, folder):
     import ipdlam.jobs
     from ipdlam.cli.display import Silent
     from ipdlam.config import TrainConfig
-    from ipdlam.distributed import current_group
     from ipdlam.runs import RunFolder
 
     ipdlam.jobs.curves = lambda *arguments, **more: None

@@ -277,6 +277,7 @@ class Processes(Group):
                 "Start all of them again; with checkpoints the run goes on from the last one"
             )
             lost.lost = True
+            setattr(lost, KNOWN, True)  # whoever else looks after the group must not wait for them again
             raise lost from error
 
 
