@@ -20,7 +20,6 @@ except ImportError:  # not a POSIX system: nothing is held
 LOCK = ".lock"
 TEMPORARY = ".unfinished-"
 REPLACED = ".replaced-"
-NOTHING_LOST = ". Nothing in memory is lost"
 
 
 def sha256(path: Path) -> str:
@@ -61,26 +60,20 @@ def explained(path: Path, size: int, comfort: str = "") -> Iterator[None]:
         raise CheckpointError(f"{path} was not written: {reason}{comfort}") from error
 
 
-def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file so that ``path`` is always the old content or the new one, never a part.
-
-    ``durable`` waits until it is on the disk; without, it survives the end of the process, and may be lost, or empty,
-    where the power fails.
-    """
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that ``path`` is always the old content or the new one, never a part."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     with explained(path, len(content)):
         try:
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
-                if durable:
-                    os.fsync(file.fileno())
+                os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        if durable:
-            sync(path.parent)
+        sync(path.parent)
 
 
 def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:
@@ -89,49 +82,31 @@ def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:
     The folder appears under its name when all of it is on the disk; one of that name is replaced then. What earlier
     attempts at it left unfinished is removed.
     """
-    with explained(path, size, NOTHING_LOST):
-        temporary = begin_folder(path, size)
+    temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
+    with explained(path, size, ". Nothing in memory is lost"):
+        recover(path)
+        for left in (temporary, replaced):
+            shutil.rmtree(left, ignore_errors=True)
+        temporary.mkdir()
         try:
+            free = shutil.disk_usage(temporary).free
+            if free < size:
+                raise CheckpointError(
+                    f"{path} was not written: it needs {readable(size)} and the disk has {readable(free)} left; "
+                    "make room or save elsewhere. Nothing in memory is lost"
+                )
             fill(temporary)
-            sync_files(temporary)
+            for file in temporary.iterdir():
+                sync(file)
+            sync(temporary)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        publish_folder(path)
-
-
-def begin_folder(path: Path, size: int) -> Path:
-    """A new folder that :func:`publish_folder` gives its name ``path``, on a disk with so much room."""
-    temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
-    recover(path)
-    for left in (temporary, replaced):
-        shutil.rmtree(left, ignore_errors=True)
-    temporary.mkdir()
-    free = shutil.disk_usage(temporary).free
-    if free < size:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(
-            f"{path} was not written: it needs {readable(size)} and the disk has {readable(free)} left; "
-            f"make room or save elsewhere{NOTHING_LOST}"
-        )
-    return temporary
-
-
-def sync_files(folder: Path) -> None:
-    """Wait until a folder and the files in it are on the disk."""
-    for file in folder.iterdir():
-        sync(file)
-    sync(folder)
-
-
-def publish_folder(path: Path) -> None:
-    """Give a folder that is whole its name; one of that name is replaced."""
-    temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
-    if path.exists():
-        path.rename(replaced)
-    temporary.rename(path)
-    sync(path.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+        if path.exists():
+            path.rename(replaced)
+        temporary.rename(path)
+        sync(path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def recover(path: Path) -> None:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.baselines.protocol import AlternatingBaseline, State
-from ipdlam.checkpoint import RowStore
 from ipdlam.checks import check_number
 from ipdlam.inputs import Samples
 from ipdlam.linalg import gain
@@ -38,7 +37,7 @@ class BCDState(State):
     run: Run
     v: Tensor
 
-    def tensors(self) -> dict[str, RowStore]:
+    def tensors(self) -> dict[str, Tensor]:
         return {**self.run.tensors(), **super().tensors(), "v": self.v}
 
     def counters(self) -> dict[str, Any]:
