@@ -1315,3 +1315,14 @@ def test_a_last_epoch_that_hardly_helped_is_no_reason_to_warn():
     assert not losses.falling
     losses(Record(4, 0.1, 0.49, 0.49, 0.0, (), (), 0.49, 0.0))
     assert losses.falling
+
+
+@both_kinds
+@pytest.mark.parametrize("bad", [{"inertia": 1.5}, {"penalty": 0.0}, {"proximity": 0.0}], ids=str)
+def test_what_only_the_trainer_knows_to_be_wrong_costs_no_earlier_training(make, y, bad):
+    model = make().fit(X, y)
+    before = answers(model)
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        model.set_params(**bad).fit(X, y)
+    assert np.array_equal(answers(model), before)

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 
 from ipdlam.checks import check_integer, check_number
+from ipdlam.minibatch import MiniBatchIPDLAM
+from ipdlam.models import mlp
 from ipdlam.prox import ACTIVATIONS, Ridge
+from ipdlam.trainer import IPDLAM
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
 BATCH_ALPHA = 0.01  # the weight decay that alpha=None stands for; the full-batch method has a default of its own
@@ -97,6 +101,12 @@ class Parameters(BaseEstimator):
             raise ValueError(f'batch_size must be "auto", None or an integer >= 1, got {self.batch_size!r}')
         if self.batch_size is not None and self.batch_size != "auto":
             check_integer("batch_size", self.batch_size, 1)  # type: ignore[arg-type]
+        # The trainers know the rest, such as which inertia is too much: they are asked about a network of no use.
+        smallest = mlp((1, 1), "relu", "torch", 0, torch.float64, "cpu")
+        if self.batch_size is None:
+            IPDLAM(smallest, **self._full_batch_settings())
+        else:
+            MiniBatchIPDLAM(smallest, **self._batch_settings())
 
     def _batch_settings(self) -> dict[str, Any]:
         """Of :class:`ipdlam.MiniBatchIPDLAM`."""

@@ -77,7 +77,8 @@ class Perceptron(Parameters, metaclass=ABCMeta):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on all samples; with ``warm_start`` from the weights of the last training.
 
-        ``sample_weight`` are weights >= 0; a weight of 2 is a sample given twice.
+        ``sample_weight`` are weights >= 0. In one batch a weight of 2 is a sample given twice; over several batches a
+        sample is met once an epoch whatever its weight, so that a huge one is not worth as many copies.
         """
         self._check_settings()
         random, held = check_random_state(self.random_state), None
