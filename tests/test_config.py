@@ -70,6 +70,7 @@ FIELDS = {
     "evaluate_every": WHOLE,
     "seed": st.integers(0, 2**64 - 1),
     "threads": optional(st.integers(1, 1024)),
+    "storage": optional(TEXT),
     "output": optional(TEXT),
     "checkpoint": choice(config.CHECKPOINTS),
     "checkpoint_every": WHOLE,
@@ -86,6 +87,7 @@ MINIBATCH = {
     "epochs": optional(st.integers(0, 10**18)),
     **dict.fromkeys(("regularizer", "regularizer_strength", "penalty_growth", "penalty_max", "order"), st.none()),
     "iterations": st.none(),
+    "storage": st.none(),
 }
 CONFIGS = WHOLE_BATCH | st.builds(TrainConfig, **{**FIELDS, **MINIBATCH})
 

@@ -31,6 +31,12 @@ def test_the_example_operator_of_contributing_works():
     assert answer.returncode == 0, answer.stderr
 
 
+def test_the_code_of_the_page_on_storage_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "storage.md").read_text(), re.DOTALL)
+    answer = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=ROOT)
+    assert answer.returncode == 0, answer.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())

@@ -45,6 +45,14 @@ def test_iteration_benchmark(tmp_path):
     assert result["environment"]["torch"]
 
 
+def test_disk_benchmark(tmp_path):
+    run("benchmarks/disk.py", "--scale", "smoke", "--folder", str(tmp_path), "--output", str(tmp_path / "disk.json"))
+    result = json.loads((tmp_path / "disk.json").read_text())
+    assert result["summary"]["same_bits"] is True
+    assert [len(result["parts"][place]["seconds"]) for place in ("memory", "disk")] == [2, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["disk.json"]  # nothing else is left
+
+
 def test_ridge_benchmark(tmp_path):
     run("benchmarks/ridge.py", "--scale", "smoke", "--output", str(tmp_path / "ridge.json"))
     rows = json.loads((tmp_path / "ridge.json").read_text())["rows"]

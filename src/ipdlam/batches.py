@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ipdlam.batchwise import Batchwise
-from ipdlam.checkpoint import differences
+from ipdlam.checkpoint import RowStore, differences
 from ipdlam.checks import check_integer, check_number
 from ipdlam.course import Course
 from ipdlam.errors import DivergenceError
-from ipdlam.inputs import ArrayLike, Samples, as_tensor, check_samples
+from ipdlam.inputs import ArrayLike, RowSource, Samples, as_tensor, check_samples
 from ipdlam.linalg import all_finite
 from ipdlam.loop import Weights
 from ipdlam.network import Network
@@ -55,7 +52,7 @@ class BatchRun(Course):
         numbers = self.state.network.numbers
         return {l: self.state.network.weight(l) for l in numbers}, {l: self.state.network.bias(l) for l in numbers}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, RowStore]:
         return {**super().tensors(), **self.state.tensors(), "order": self.order}
 
     def fingerprints(self) -> dict[str, Any]:
@@ -136,23 +133,6 @@ class BatchRun(Course):
             self.planned, self.state.rise_from = (self.iteration, epochs), self.state.batches
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the block is done: in the middle of a batch some layers would be a step ahead of others."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():  # nothing that could be put back
-        yield
-        return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        signal.raise_signal(signal.SIGINT)
-
-
 def fill_state(state: Batchwise, saved: dict[str, Any], settings: dict[str, Any]) -> None:
     """Copy into ``state`` what ``state_dict`` gave, if it is of the same settings and a network of the same kind."""
     missing = {"settings", "network", "counters", "tensors"} - set(saved)
@@ -200,7 +180,7 @@ def no_samples(network: Network) -> Samples:
 
 def is_array(X: Any) -> bool:
     """Whether ``X`` is data, and not an iterable of batches."""
-    return isinstance(X, (Tensor, np.ndarray))
+    return isinstance(X, (Tensor, np.ndarray, RowSource))
 
 
 def check_loader(X: Any, y: Any, sample_weight: Any) -> None:

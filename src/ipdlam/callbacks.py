@@ -46,9 +46,10 @@ class Checkpoints:
 
     def save(self, iteration: int) -> None:
         """Save now."""
-        self._refuse_later(iteration)
+        self.trainer.group.first_does(lambda: self._refuse_later(iteration))
         self.trainer.save(in_series(self.folder, iteration), light=self.light)
-        prune(self.folder, self.keep)
+        if self.trainer.group.is_first:
+            prune(self.folder, self.keep)
 
     def _refuse_later(self, iteration: int) -> None:
         """Later ones than the trainer has made are those of another run: it would lose them, or this run its own."""

@@ -4,6 +4,7 @@ A checkpoint is a folder::
 
     manifest.json               format, content (settings, counters, history), size and sha256 of every other file
     state-00000.safetensors     tensors; long ones in parts, named by their first row: ``z1@0``, ``z1@11184``, ...
+    state-00001-00000.safetensors   the rows of samples that rank 1 held, where several processes saved
 
 It appears under its name when it is whole and on the disk. Tensors are written and read a part at a time, so that
 saving needs little memory beside the state.
@@ -20,22 +21,70 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ipdlam.distributed import Span
 from ipdlam.errors import CheckpointError
 from ipdlam.storage import REPLACED, TEMPORARY, explained, recover, sha256, write_folder
 
 FORMAT = {"format": "ipdlam checkpoint", "version": 1}
 MANIFEST = "manifest.json"
 PART_BYTES = 64_000_000
-FILE_NAME = re.compile(r"state-\d{5}\.safetensors")
+FILE_NAME = re.compile(r"state-(\d{5}-)?\d{5}\.safetensors")
 PART_NAME = re.compile(r"(.+)@(\d+)")
 SERIES_NAME = re.compile(r"iteration-(\d{8})")
+
+
+class RowStore(Protocol):
+    """What is saved and filled some rows at a time: a tensor, or rows that live on a disk."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def numel(self) -> int: ...
+
+    def element_size(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Tensor: ...
+
+    def __setitem__(self, rows: slice, values: Tensor, /) -> None: ...
+
+
+class OwnRows:
+    """The rows of a tensor that this process holds, numbered as in the whole, of which others hold the rest."""
+
+    def __init__(self, held: RowStore, span: Span) -> None:
+        self.held, self.span = held, span
+        self.dtype = held.dtype
+        self.shape = torch.Size((span.total, *held.shape[1:]))
+
+    def numel(self) -> int:
+        return self.held.numel()
+
+    def element_size(self) -> int:
+        return self.held.element_size()
+
+    def shares(self, start: int, stop: int) -> bool:
+        """Whether any of some rows are here."""
+        own = self.span.rows
+        return bool(max(start, own.start) < min(stop, own.stop))
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        return self.held[rows.start - self.span.first : rows.stop - self.span.first]
+
+    def __setitem__(self, rows: slice, values: Tensor, /) -> None:
+        own = self.span.rows
+        start, stop = max(rows.start, own.start), min(rows.stop, own.stop)
+        if start < stop:
+            self.held[start - own.start : stop - own.start] = values[start - rows.start : stop - rows.start]
 
 
 @dataclass(frozen=True)
@@ -55,7 +104,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.path} cannot be used: {type(error).__name__}: {error}") from error
 
     @torch.no_grad()
-    def copy_into(self, tensors: Mapping[str, Tensor], *, only: bool = False) -> None:
+    def copy_into(self, tensors: Mapping[str, RowStore], *, only: bool = False) -> None:
         """Fill the tensors with what was saved under their names, every row; ``only`` leaves the others out."""
         filled: dict[str, list[tuple[int, int]]] = {name: [] for name in tensors}
         for file in self.files:
@@ -64,7 +113,8 @@ class Checkpoint:
                     for part in parts.keys():  # noqa: SIM118 (not a mapping)
                         if only and part.rpartition("@")[0] not in tensors:
                             continue
-                        name, start, stop = fill_part(tensors, part, parts.get_tensor(part))
+                        elsewhere = rows_elsewhere(tensors, part, parts.get_slice(part).get_shape())
+                        name, start, stop = elsewhere or fill_part(tensors, part, parts.get_tensor(part))
                         filled[name].append((start, stop))
             except (SafetensorError, ValueError) as error:
                 raise CheckpointError(f"{file} is damaged: {error}") from error
@@ -74,32 +124,45 @@ class Checkpoint:
                 raise CheckpointError(f"{self.path} does not hold all of {name}, or parts of it twice")
 
 
-def fill_part(tensors: Mapping[str, Tensor], part: str, saved: Tensor) -> tuple[str, int, int]:
+def rows_elsewhere(tensors: Mapping[str, RowStore], part: str, shape: list[int]) -> tuple[str, int, int] | None:
+    """What :func:`fill_part` returns, for rows that other processes hold: they need not be read."""
+    found = PART_NAME.fullmatch(part)
+    target = None if found is None else tensors.get(found[1])
+    if found is None or not shape or not isinstance(target, OwnRows):
+        return None
+    name, start, stop = found[1], int(found[2]), int(found[2]) + shape[0]
+    return None if target.shares(start, stop) or stop > target.shape[0] else (name, start, stop)
+
+
+def fill_part(tensors: Mapping[str, RowStore], part: str, saved: Tensor) -> tuple[str, int, int]:
     """Copy some rows to where they belong; their tensor's name, the first row and the one after the last."""
     found = PART_NAME.fullmatch(part)
     if found is None or found[1] not in tensors or saved.ndim == 0:
         raise ValueError(f"it holds {part!r}, which this run does not have")
-    name, start = found[1], int(found[2])
-    target = tensors[name][start : start + saved.shape[0]]
-    if target.shape != saved.shape or target.dtype != saved.dtype:
+    name, start, stop = found[1], int(found[2]), int(found[2]) + saved.shape[0]
+    target = tensors[name]
+    expected = (max(0, min(stop, target.shape[0]) - start), *target.shape[1:])
+    if tuple(saved.shape) != expected or target.dtype != saved.dtype:
         raise ValueError(
-            f"{part} has shape {tuple(saved.shape)} and type {saved.dtype}, but the run has {tuple(target.shape)} and "
+            f"{part} has shape {tuple(saved.shape)} and type {saved.dtype}, but the run has {expected} and "
             f"{target.dtype} there"
         )
-    target.copy_(saved)
-    return name, start, start + saved.shape[0]
+    target[start:stop] = saved
+    return name, start, stop
 
 
-def state_bytes(tensors: Mapping[str, Tensor]) -> int:
+def state_bytes(tensors: Mapping[str, RowStore]) -> int:
     """How large a checkpoint of the tensors will be, to within its headers."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def cut(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def cut(tensors: Mapping[str, RowStore]) -> Iterator[tuple[str, Tensor]]:
     """The tensors in parts of at most ``PART_BYTES``, whole rows each."""
     for name, tensor in tensors.items():
-        rows = max(1, PART_BYTES * max(1, tensor.shape[0]) // max(1, state_bytes({name: tensor})))
-        for start in range(0, max(1, tensor.shape[0]), rows):
+        held = tensor.span.rows if isinstance(tensor, OwnRows) else slice(0, max(1, tensor.shape[0]))
+        count = held.stop - held.start
+        rows = max(1, PART_BYTES * max(1, count) // max(1, state_bytes({name: tensor})))
+        for start in range(held.start, held.stop, rows):
             yield f"{name}@{start}", tensor[start : start + rows]
 
 
@@ -115,20 +178,35 @@ def group(parts: Iterator[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
         yield held
 
 
-def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], content: dict[str, Any]) -> None:
+def write_checkpoint(path: Path, tensors: Mapping[str, RowStore], content: dict[str, Any]) -> None:
     """Write a checkpoint; ``path`` is a new folder or an older checkpoint, which is replaced when this one is whole."""
-    if path.exists() and not (path / MANIFEST).is_file():
-        raise CheckpointError(f"{path} exists and is not a checkpoint; choose another name")
+    refuse_others(path)
 
     def fill(folder: Path) -> None:
-        files = []
-        for number, parts in enumerate(group(cut(tensors))):
-            file = folder / f"state-{number:05}.safetensors"
-            save_file(parts, file)
-            files.append({"name": file.name, "bytes": file.stat().st_size, "sha256": sha256(file)})
-        (folder / MANIFEST).write_text(seal({**FORMAT, "content": content, "files": files}), encoding="utf-8")
+        write_manifest(folder, content, write_parts(folder, tensors))
 
     write_folder(path, state_bytes(tensors) + 1_000_000, fill)
+
+
+def write_parts(folder: Path, tensors: Mapping[str, RowStore], mark: str = "") -> list[dict[str, Any]]:
+    """Write tensors into files ``state-<mark>00000.safetensors``, ...; what the manifest says of each."""
+    files = []
+    for number, parts in enumerate(group(cut(tensors))):
+        file = folder / f"state-{mark}{number:05}.safetensors"
+        save_file(parts, file)
+        files.append({"name": file.name, "bytes": file.stat().st_size, "sha256": sha256(file)})
+    return files
+
+
+def write_manifest(folder: Path, content: dict[str, Any], files: list[dict[str, Any]]) -> None:
+    """What makes the files of a folder a checkpoint."""
+    (folder / MANIFEST).write_text(seal({**FORMAT, "content": content, "files": files}), encoding="utf-8")
+
+
+def refuse_others(path: Path) -> None:
+    """Refuse to replace what is no checkpoint."""
+    if path.exists() and not (path / MANIFEST).is_file():
+        raise CheckpointError(f"{path} exists and is not a checkpoint; choose another name")
 
 
 def seal(manifest: dict[str, Any]) -> str:

@@ -50,6 +50,7 @@ DATA, NETWORK, METHOD, RUN, OUTPUT = "Data", "Network", "Method", "Run", "Output
 CHANGEABLE = (
     *("iterations", "epochs", "then_epochs", "patience", "target_score", "checkpoint_every", "tensorboard"),
     *("data", "data_dir", "offline"),  # files may have moved; that they are the same is checked by their sha256
+    "storage",  # the iterates are the same wherever they are
 )
 WHOLE = {
     **dict.fromkeys(("iterations", "epochs", "seed"), 0),
@@ -152,6 +153,7 @@ class TrainConfig:
     evaluate_every: int = setting(1, RUN, "iterations or epochs from one evaluation to the next")
     seed: int = setting(0, RUN, "of the initial weights, the held-out samples and the order of the batches")
     threads: int | None = setting(None, RUN, "threads of torch [default: all cores]")
+    storage: str | None = setting(None, RUN, "a folder for z and a, where memory is too small for them")
 
     output: str | None = setting(None, OUTPUT, "the run folder [default: runs/<data>-<date>-<time>]")
     checkpoint: str = setting("exact", OUTPUT, f"{', '.join(CHECKPOINTS)}: exact ones resume bit for bit")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from ipdlam.checkpoint import RowStore
 from ipdlam.checks import check_number
+from ipdlam.distributed import SERIAL, Group, Span
 from ipdlam.history import History, Record
 from ipdlam.inputs import Samples
 from ipdlam.linalg import all_finite
@@ -22,6 +25,15 @@ def named(prefix: str, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> dic
     return found | {f"{prefix}b{l}": tensor for l, tensor in b.items() if tensor is not None}
 
 
+def add_digests(parts: Sequence[dict[str, tuple[str, int] | None]]) -> dict[str, str | None]:
+    """What :meth:`ipdlam.inputs.Samples.row_digests` gives for all parts together, as text."""
+    text: dict[str, str | None] = {}
+    for name, own in parts[0].items():
+        total = sum(found[1] for part in parts if (found := part[name]) is not None)
+        text[name] = None if own is None else f"{total % 2**256:064x} {own[0]}"
+    return text
+
+
 @dataclass
 class Course(ABC):
     """A run from one iteration to the next; a method adds its own variables to the tensors and the counters."""
@@ -33,7 +45,9 @@ class Course(ABC):
     iteration: int = field(default=0, kw_only=True)
     seconds: float = field(default=0.0, kw_only=True)
     whole: bool = field(default=False, kw_only=True)  # False while an iteration is under way: half of one is no run
+    spans: tuple[Span, Span | None] | None = field(default=None, kw_only=True)  # of many processes' samples, validation
     _fingerprints: dict[str, Any] | None = field(default=None, kw_only=True, repr=False)
+    _row_fingerprints: dict[str, Any] | None = field(default=None, kw_only=True, repr=False)
 
     @abstractmethod
     def last_weights(self) -> Weights:
@@ -43,10 +57,10 @@ class Course(ABC):
         """The weights and biases of the last finished iteration, by name."""
         return named("", *self.last_weights())
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, RowStore]:
         """Every tensor on which the rest of the run depends, by name: the run's own, no copies."""
         best = self.progress.best_weights
-        return self.named_weights() | ({} if best is None else named("best.", *best))
+        return {**self.named_weights(), **({} if best is None else named("best.", *best))}
 
     def fingerprints(self) -> dict[str, Any]:
         """What tells the data of this run from others."""
@@ -54,6 +68,21 @@ class Course(ABC):
             validation = None if self.validation is None else self.validation.fingerprint()
             self._fingerprints = {"training": self.samples.fingerprint(), "validation": validation}
         return self._fingerprints
+
+    def fingerprints_by_row(self, group: Group = SERIAL) -> dict[str, Any]:
+        """The same for the data of all processes, however they are divided among them."""
+        if self._row_fingerprints is None:
+            spans = self.spans or (Span.even(0, 1, len(self.samples)), None)
+            own = [self.samples.row_digests(spans[0].first)]
+            if self.validation is not None:
+                own.append(self.validation.row_digests(0 if spans[1] is None else spans[1].first))
+            training, *validation = [add_digests(parts) for parts in zip(*group.everyones(own), strict=True)]
+            self._row_fingerprints = {
+                "by": "row",
+                "training": training,
+                "validation": validation[0] if validation else None,
+            }
+        return self._row_fingerprints
 
     def counters(self) -> dict[str, Any]:
         """Everything else on which the rest of the run depends, in plain JSON types."""
@@ -76,6 +105,10 @@ class Course(ABC):
         self.history = History(Record.from_dict(fields) for fields in counters["history"])
         best_weights = network.read() if counters["has_best_weights"] else None
         self.progress = Progress(counters["best_score"], best_weights, int(counters["unimproved"]))
+
+    def close(self) -> None:
+        """Give back what the run holds outside memory; it cannot go on."""
+        self.whole = False
 
     def check_filled(self) -> None:
         """Refuse what was filled into the :meth:`tensors` and no run can have."""

@@ -20,6 +20,16 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written, or what was found is not a whole one that fits."""
 
 
+class StorageError(OSError):
+    """The folder in which a run keeps its state cannot be used, or a disk has failed; the message says what to do."""
+
+
+class DistributedError(RuntimeError):
+    """One of the processes that train together failed, died or hangs; the same message on all that can still speak."""
+
+    lost = False  # whether this process can no longer reach the others
+
+
 class DataError(ValueError):
     """A data set is missing, damaged or not in a known format."""
 

@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from ipdlam.callbacks import Checkpoints, TensorBoard, summary_writer
-from ipdlam.checkpoint import differences, discard, in_series, read_checkpoint, series
+from ipdlam.checkpoint import differences, discard, in_series, series
 from ipdlam.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.distributed import SERIAL, Group
 from ipdlam.environment import environment
-from ipdlam.errors import CheckpointError, DivergenceError
+from ipdlam.errors import CheckpointError, DivergenceError, StorageError
 from ipdlam.history import History, Record
 from ipdlam.loop import Callback, Stopping
 from ipdlam.plots import curves
 from ipdlam.problem import Problem
 from ipdlam.resumable import Resumable, saved_as
 from ipdlam.runs import RunFolder
+from ipdlam.sharded import read_together
 from ipdlam.stages import check_first_stage, counted, ending, hands_over
+from ipdlam.trainer import IPDLAM
 
 T = TypeVar("T")
 
@@ -57,15 +60,26 @@ def kept_going(save: Callable[[T], None], watcher: Watcher, *, once: bool = Fals
 
 
 class Job:
-    """One run of one configuration in one folder; data and network are made, and checked, before the folder is."""
+    """One run of one configuration in one folder; data and network are made, and checked, before the folder is.
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, *, progress: bool = False) -> None:
+    The processes of a ``group`` each have a job, for their part of the samples; the first of them writes the folder.
+    """
+
+    def __init__(
+        self, config: TrainConfig, folder: RunFolder, *, progress: bool = False, group: Group = SERIAL
+    ) -> None:
         self.config = config = config.resolved()
         self.folder = folder
         self._lock: IO[str] | None = None  # holds the folder
         if config.tensorboard:
             summary_writer()
-        self.problem = Problem(config, progress=progress)
+        self.group = group
+        if not group.is_first:
+            group.agree()  # the first may have to download the data
+        self.problem = Problem(config, progress=progress and group.is_first)
+        if group.is_first:
+            group.agree()
+        self.split = self.problem.split.part(group.rank, group.size) if group.size > 1 else self.problem.split
         self.model = self.problem.make_model()
         self.trainer: Resumable[Any] = self.problem.make_trainer(self.model)  # of the present stage
         self.optimizer = self.problem.make_optimizer(self.model)  # of the second stage, where there is one
@@ -121,13 +135,12 @@ class Job:
         if not resume:  # a run that cannot start leaves no folder
             self._claim(new=True)
         folder = self.folder
-        folder.create(config, new=not resume)
-        self._note_environment(watcher)
-        folder.write_history(self.trainer.history)
-        watcher.begin(self, self.trainer.history)
-        callbacks: list[Callback] = [kept_going(folder.append, watcher, once=True), watcher.record]
+        self.group.first_does(lambda: self._open_folder(watcher, resume))
+        callbacks: list[Callback] = []
+        if self.group.is_first:
+            callbacks = [kept_going(folder.append, watcher, once=True), watcher.record]
         tensorboard = None
-        if config.tensorboard:
+        if config.tensorboard and self.group.is_first:
             tensorboard = TensorBoard(folder.path / "tensorboard", purge_step=len(self.trainer.history) + 1)
             callbacks.append(kept_going(tensorboard, watcher))
         try:
@@ -136,13 +149,24 @@ class Job:
                 self._hand_over(watcher)
                 history = self._train(watcher, callbacks, stop)
         except DivergenceError as error:
-            self._finish(error.history, watcher)
+            if self.group.is_first:
+                self._finish(error.history, watcher)
+            raise
+        except StorageError:
+            self._finish(self.trainer.history, watcher)
             raise
         finally:
             if tensorboard is not None:
                 tensorboard.close()
-        self._finish(history, watcher)
+        self.group.first_does(lambda: self._finish(history, watcher))
         return history
+
+    def _open_folder(self, watcher: Watcher, resume: bool) -> None:
+        """Write what is known at the beginning."""
+        self.folder.create(self.config, new=not resume)
+        self._note_environment(watcher)
+        self.folder.write_history(self.trainer.history)
+        watcher.begin(self, self.trainer.history)
 
     def _train(self, watcher: Watcher, callbacks: list[Callback], stop: Callback) -> History:
         """Train to the end of the present stage, and write a checkpoint of it."""
@@ -167,7 +191,7 @@ class Job:
             history.stop_reason = ended
         elif history.stop_reason == "iterations":
             history.stop_reason = f"{self.unit}s" if self.handover is None else "then_epochs"
-        saved = in_series(folder.checkpoints, len(history)).exists()
+        saved = self.group.first_does(in_series(folder.checkpoints, len(history)).exists)
         if checkpoints is not None and not saved and history.stop_reason != "interrupted":  # perhaps half-way
             kept_going(checkpoints.save, watcher)(len(history))
         return history
@@ -178,12 +202,13 @@ class Job:
         kept_going(self.problem.describe(self.model).save, watcher)(self.folder.model)  # whatever becomes of the second
         split = self.problem.split
         self.optimizer.start(split.X, split.y, validation_data=split.validation, after=self.trainer)
+        self.trainer.close()
         self.trainer = self.optimizer
         gc.collect()  # z and a may be gigabytes, and torch makes an optimizer with cycles that hold the callers' frames
         watcher.stage(self)
 
     def _start(self) -> None:
-        split = self.problem.split
+        split = self.split
         try:
             self.trainer.start(split.X, split.y, validation_data=split.validation)
         except (MemoryError, RuntimeError) as error:
@@ -194,15 +219,18 @@ class Job:
             numbers = 4 * sum(self.config.hidden) * len(split.X)
             raise ConfigError(
                 f"there is not enough memory: z and a of {len(split.X)} samples are {numbers:.3g} numbers; "
-                "use a smaller hidden or limit"
+                "keep them on a disk with --storage, or use a smaller hidden or limit"
             ) from error
 
     def _claim(self, *, new: bool) -> None:
         """Hold the folder; where its name was not given and another run was quicker, take the next one."""
+        self.folder = self.group.first_does(lambda: self._claimed(new))
+
+    def _claimed(self, new: bool) -> RunFolder:
         while True:
             try:
                 self._lock = self.folder.claim(new=new)
-                return
+                return self.folder
             except ConfigError:
                 if not new or self.config.output is not None:
                     raise
@@ -223,7 +251,7 @@ class Job:
 
     def _resume(self, watcher: Watcher) -> bool:
         """Take up the newest whole checkpoint; False where there is none yet."""
-        folder, split = self.folder, self.problem.split
+        folder, split = self.folder, self.split
         found = series(folder.checkpoints) if folder.checkpoints.is_dir() else []
         again = self.config.checkpoint == "exact" and folder.was_interrupted  # before its first checkpoint
         if not found and folder.model.is_file() and not again:
@@ -233,7 +261,7 @@ class Job:
         if not found:
             watcher.note(f"no checkpoint was written yet: starting from the first {self.unit}")
             return False
-        checkpoint = read_checkpoint(folder.checkpoints)
+        checkpoint = read_together(self.group, folder.checkpoints)
         if checkpoint.content.get("kind") == "light":
             raise CheckpointError(
                 f"{folder.path} has light checkpoints, which hold the weights alone: it cannot go on where it stopped; "
@@ -242,13 +270,16 @@ class Job:
         wanted = self.trainer
         if self.optimizer is not None and saved_as(checkpoint) == self.optimizer.saved_as:
             wanted = self.optimizer
-        loaded = type(wanted).take_up(checkpoint, self.model, split.X, split.y, validation_data=split.validation)
+        place: dict[str, Any] = {"storage": wanted.storage} if isinstance(wanted, IPDLAM) else {}
+        loaded = type(wanted).take_up(
+            checkpoint, self.model, split.X, split.y, validation_data=split.validation, **place
+        )
         changed = differences(loaded.settings_dict(), wanted.settings_dict(), "")
         if changed:
             raise CheckpointError(f"the settings of {folder.path} have changed: {'; '.join(changed)}")
         check_first_stage(folder.read_config(), self.config, loaded.history.handover)
         self.trainer = loaded
-        for path in found:  # newer ones were damaged, and said so
+        for path in found if self.group.is_first else ():  # newer ones were damaged, and said so
             if path > in_series(folder.checkpoints, loaded.iteration):
                 discard(path)
         stage = "" if self.config.then is None else f", with {self.stage}"

@@ -21,9 +21,13 @@ def aligned_empty(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
 
     Matrix products run markedly faster on such rows; the benchmark of an iteration measures by how much.
     """
+    return torch.empty(rows, padded_width(columns, dtype), dtype=dtype, device=device)[:, :columns]
+
+
+def padded_width(columns: int, dtype: torch.dtype) -> int:
+    """How many numbers apart rows start that all start on a cache line."""
     step = CACHE_LINE // dtype.itemsize
-    width = -(-columns // step) * step
-    return torch.empty(rows, width, dtype=dtype, device=device)[:, :columns]
+    return -(-columns // step) * step
 
 
 def row_blocks(matrix: Tensor) -> Iterator[slice]:

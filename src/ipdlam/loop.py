@@ -9,6 +9,7 @@ from typing import Any, Union
 from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
+from ipdlam.distributed import SERIAL, Group
 from ipdlam.errors import StopTraining
 from ipdlam.history import History, Record
 from ipdlam.network import Network
@@ -65,30 +66,35 @@ def run_loop(
     stopping: Stopping,
     callbacks: Iterable[Callback],
     progress: Progress,
+    group: Group = SERIAL,
 ) -> History:
     """Step until ``history`` holds ``stopping.iterations`` records; ``step(evaluate)`` trains and adds one.
 
     Scores are :attr:`Record.score`. Whatever ends the run, the model holds the weights of a finished iteration: the
-    last one, or with ``restore_best`` the one of the highest score. Ctrl-C ends it like any other reason.
+    last one, or with ``restore_best`` the one of the highest score. Ctrl-C ends it like any other reason. All processes
+    of the group end with the same iteration, for the same reason: records, and so the rules, are the same on each, and
+    what ends one of them ends the others.
     """
     reason = "iterations"
     try:
-        for number in range(len(history) + 1, stopping.iterations + 1):
-            record = step(number % stopping.evaluate_every == 0 or number == stopping.iterations)
-            score = record.score
-            if score is not None and (progress.best_score is None or score > progress.best_score):
-                progress.best_score, progress.unimproved = score, 0
-                progress.best_weights = network.read() if stopping.restore_best else None
-            elif score is not None:
-                progress.unimproved += 1
-            for callback in callbacks:
-                callback(record)
-            if stopping.target_score is not None and score is not None and score >= stopping.target_score:
-                reason = "target_score"
-                break
-            if stopping.patience is not None and progress.unimproved >= stopping.patience:
-                reason = "patience"
-                break
+        with group.telling():
+            for number in range(len(history) + 1, stopping.iterations + 1):
+                record = step(number % stopping.evaluate_every == 0 or number == stopping.iterations)
+                score = record.score
+                if score is not None and (progress.best_score is None or score > progress.best_score):
+                    progress.best_score, progress.unimproved = score, 0
+                    progress.best_weights = network.read() if stopping.restore_best else None
+                elif score is not None:
+                    progress.unimproved += 1
+                for callback in callbacks:
+                    callback(record)
+                group.agree()
+                if stopping.target_score is not None and score is not None and score >= stopping.target_score:
+                    reason = "target_score"
+                    break
+                if stopping.patience is not None and progress.unimproved >= stopping.patience:
+                    reason = "patience"
+                    break
     except StopTraining as stop:
         reason = str(stop) or "callback"
     except KeyboardInterrupt:

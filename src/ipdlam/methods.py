@@ -11,6 +11,7 @@ WHOLE_BATCH: dict[str, Any] = {
     "penalty_growth": 1.1,
     "penalty_max": 1e6,
     "order": "reverse",
+    "storage": None,  # memory
     "iterations": 50,
 }
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -23,7 +23,6 @@ from ipdlam.batches import (
     is_array,
     length_of,
     no_samples,
-    uninterrupted,
     unit_of,
 )
 from ipdlam.batchwise import Batchwise, StepSettings
@@ -32,7 +31,8 @@ from ipdlam.checks import check_integer, check_seed
 from ipdlam.errors import CheckpointError, DivergenceError, SolveError
 from ipdlam.evaluation import evaluate
 from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_validation
+from ipdlam.inputs import ArrayLike, Samples, ValidationData, validation_parts
+from ipdlam.interrupts import uninterrupted
 from ipdlam.linalg import all_finite
 from ipdlam.loop import Callback, Stopping, check_callbacks
 from ipdlam.network import Network
@@ -304,7 +304,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         check_loader(X, y, sample_weight)
         if validation_data is None:
             return no_samples(self.network), None
-        return no_samples(self.network), check_validation(self.network, self.loss, validation_data)
+        return no_samples(self.network), self._samples(*validation_parts(validation_data), prefix="validation ")
 
     def _scores(self, run: BatchRun) -> dict[str, Any]:
         if run.loader is None:

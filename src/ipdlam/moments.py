@@ -94,6 +94,33 @@ class MomentSums:
         self._n, self._rows = 0.0, 0
         return moments
 
+    def parts(self) -> list[Tensor]:
+        """Everything that was added since the last :meth:`take`, to be summed over processes, in float64.
+
+        Of the symmetric ``A^T A`` it is the upper triangle.
+        """
+        self._ZtA.fold()
+        found = [self._ZtA.total, self._Zt1, self._Zt1.new_tensor([self._n])]
+        if self._known_input is None:
+            self._AtA.fold()
+            found += [torch.cat([row[i:] for i, row in enumerate(self._AtA.total)]), self._At1]
+        self._rows = 0
+        return found
+
+    def put_back(self, parts: list[Tensor]) -> None:
+        """Take the :meth:`parts` over all processes for what was added here."""
+        ZtA, Zt1, n, *of_input = parts
+        self._ZtA.total.copy_(ZtA)
+        self._Zt1.copy_(Zt1)
+        self._n = float(n)
+        if self._known_input is None:
+            half, At1 = of_input
+            AtA = self._AtA.total.triu_()  # the products leave some of the lower triangle, of this process alone
+            for i, row in enumerate(torch.split(half, list(range(AtA.shape[0], 0, -1)))):
+                AtA[i, i:] = row
+            AtA += AtA.triu(1).mT
+            self._At1.copy_(At1)
+
     def tensors(self) -> dict[str, Tensor]:
         """The sums themselves, by name: with :meth:`counters`, all that a saved run needs of them."""
         found = {"ZtA.partial": self._ZtA.partial, "ZtA.total": self._ZtA.total, "Zt1": self._Zt1}

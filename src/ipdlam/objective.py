@@ -85,6 +85,19 @@ class Tally:
     activation_gap: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     z_change: float = 0.0
     a_change: float = 0.0
+    n: float = 0.0  # how much the samples count together
+
+    def numbers(self, layers: int) -> list[float]:
+        """All of it, to be summed over processes."""
+        gaps = [self.linear_gap[l] for l in range(1, layers + 1)] + [self.activation_gap[l] for l in range(1, layers)]
+        return [self.loss, self.z_change, self.a_change, self.n, *gaps]
+
+    @classmethod
+    def from_numbers(cls, numbers: list[float], layers: int) -> Tally:
+        """The inverse of :meth:`numbers`."""
+        loss, z_change, a_change, n, *gaps = numbers
+        linear = dict(enumerate(gaps[:layers], start=1))
+        return cls(loss, linear, dict(enumerate(gaps[layers:], start=1)), z_change, a_change, n)
 
 
 def change_of(pairs: Iterable[tuple[Tensor | None, Tensor | None]]) -> float:

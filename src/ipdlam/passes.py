@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
+import torch
 from torch import Tensor
 
+from ipdlam.distributed import Group
 from ipdlam.linalg import gain
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally, change_of, squared_distance, weighted_sum
 from ipdlam.orders import Block, Plan, Visit
 from ipdlam.run import Run
 from ipdlam.settings import Settings
-from ipdlam.shards import Chunk
+from ipdlam.shards import Access, Chunk, Place
 from ipdlam.updates import aim_z, update_a, update_hidden_z, update_output_z
 
 
@@ -20,21 +23,48 @@ def pass_over(
     run: Run, network: Network, settings: Settings, plan: Plan, visit: Visit, rho: float, next_rho: float
 ) -> Tally:
     """Visit every chunk once; updates after the objective belong to the next iteration and take its penalty."""
-    tally = Tally()
+    tally = Tally(n=run.shard.samples.count)
     c = 1.0 + settings.proximity
     # What the a updates share over all samples.
     gains = {l: gain(run.W[l + 1], c, f"layer {l + 1}") for kind, l in (*visit.before, *visit.after) if kind == "a"}
-    for chunk in run.shard.chunks():
-        for block in visit.before:
-            update(run, network, settings, plan, chunk, block, rho, gains)
-        if visit.measures:
-            measure(run, network, settings, plan, chunk, tally)
-        for block in visit.after:
-            update(run, network, settings, plan, chunk, block, next_rho, gains)
-        for l in visit.moments:
-            run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
+    with contextlib.closing(run.shard.chunks(access_of(plan, visit, run.shard.places()))) as chunks:
+        for chunk in chunks:
+            for block in visit.before:
+                update(run, network, settings, plan, chunk, block, rho, gains)
+            if visit.measures:
+                measure(run, network, settings, plan, chunk, tally)
+            for block in visit.after:
+                update(run, network, settings, plan, chunk, block, next_rho, gains)
+            for l in visit.moments:
+                run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
     run.shard.swap((*visit.before, *visit.after))
     return tally
+
+
+def sum_over(group: Group, run: Run, visit: Visit, tally: Tally) -> Tally:
+    """Make the sums of a pass those over the samples of all processes: the moments in their place, and the tally."""
+    if group.size == 1:
+        return tally
+    parts = {l: run.sums[l].parts() for l in visit.moments}
+    numbers = torch.tensor(tally.numbers(len(run.W)) if visit.measures else [], dtype=torch.float64)
+    group.sum_(numbers, *(part for layer in parts.values() for part in layer))
+    for l, summed in parts.items():
+        run.sums[l].put_back(summed)
+    return Tally.from_numbers(numbers.tolist(), len(run.W)) if visit.measures else tally
+
+
+def access_of(plan: Plan, visit: Visit, everything: frozenset[Place]) -> Access:
+    """What a visit reads and writes: what :func:`measure`, :func:`update` and the moments take and give."""
+    changed = {*visit.before, *visit.after}
+    if visit.measures:
+        changed |= {Block("z", l) for l in plan.foreseen}  # where the next z update starts from
+    writes = frozenset(Place("previous", block) for block in changed)
+    if visit.measures:
+        return Access(everything, writes)
+    read = {Block(kind, layer) for l in visit.moments for kind, layer in (("z", l), ("a", l - 1))}
+    for kind, l in changed:
+        read |= {Block("z", l), Block("a", l), Block("z", l + 1) if kind == "a" else Block("a", l - 1)}
+    return Access(writes | {Place("current", block) for block in read} & everything, writes)
 
 
 def update(
@@ -99,10 +129,9 @@ def measure(run: Run, network: Network, settings: Settings, plan: Plan, chunk: C
 
 def objective_of(run: Run, settings: Settings, tally: Tally, rho: float) -> Objective:
     """Phi after a pass: what the samples gave, and the terms of the weights."""
-    inertia, weight = settings.inertia, run.shard.samples.weight
-    n = float(len(run.shard.samples)) if weight is None else float(weight.double().sum())
+    inertia = settings.inertia
     regularization = math.fsum(
-        R.scale(rho, n) * float(R.value(run.W[l].double()))
+        R.scale(rho, tally.n) * float(R.value(run.W[l].double()))
         for l, R in enumerate(settings.regularizers, start=1)
         if R is not None
     )

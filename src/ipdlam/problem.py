@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ipdlam.baselines import BackPropagation
 from ipdlam.batches import default_batch_size
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.datasets import Dataset, load
+from ipdlam.distributed import Span
 from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.models import TrainedModel, mlp
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
@@ -29,6 +31,15 @@ class Split:
     scored_on: str  # "test set", "held-out samples", "training samples"
     mean: Tensor | None
     scale: Tensor | None
+
+    def part(self, rank: int, size: int) -> Split:
+        """What one of several processes trains and scores on: a block of consecutive samples of each."""
+
+        def own(array: Tensor) -> Tensor:
+            return array[Span.even(rank, size, len(array)).rows]
+
+        validation = None if self.validation is None else (own(self.validation[0]), own(self.validation[1]))
+        return dataclasses.replace(self, X=own(self.X), y=own(self.y), validation=validation)
 
 
 def split(data: Dataset, config: TrainConfig) -> Split:
@@ -139,6 +150,7 @@ class Problem:
             common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
             order: str = own["order"]
             common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
+            common["storage"] = None if own["storage"] is None else Path(own["storage"]).expanduser()
             if config.chosen == "dlam":
                 return DLAM(model, **common)
             inertia = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from os import PathLike
@@ -12,24 +14,20 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.checkpoint import (
-    Checkpoint,
-    differences,
-    read_checkpoint,
-    refuse_differences,
-    state_bytes,
-    write_checkpoint,
-)
+from ipdlam.agreement import refuse_mismatch
+from ipdlam.checkpoint import Checkpoint, differences, read_checkpoint, refuse_differences
 from ipdlam.checks import check_integer
 from ipdlam.course import Course, named
+from ipdlam.distributed import SERIAL, Group
 from ipdlam.errors import CheckpointError
 from ipdlam.evaluation import scores
 from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_samples, check_validation
+from ipdlam.inputs import ArrayLike, Samples, ValidationData, check_samples, validation_parts
 from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.prox import Loss
+from ipdlam.sharded import write_together
 from ipdlam.version import __version__
 
 C = TypeVar("C", bound=Course)
@@ -43,6 +41,7 @@ class Resumable(ABC, Generic[C]):
     optimizer: str | None = None  # the one that back-propagates, by name
     loss: Loss
     chunk_size: int  # samples evaluated at a time
+    group: Group = SERIAL  # the processes that train the model together
 
     def __init__(self, model: nn.Sequential) -> None:
         self.network = Network(model)
@@ -93,33 +92,48 @@ class Resumable(ABC, Generic[C]):
 
     def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
         """Go on with the run from its last iterate until it has ``stopping.iterations`` records, or ends earlier."""
-        run, checked = self._whole_run(), check_callbacks(callbacks)
-        self.network.write(*run.last_weights())
-        return run_loop(self._next, self.network, run.history, stopping, checked, run.progress)
+        with self.group.telling():
+            run, checked = self._whole_run(), check_callbacks(callbacks)
+            self.network.write(*run.last_weights())
+            if self.group.size > 1:
+                given = {**dataclasses.asdict(stopping), "iterations so far": len(run.history)}
+                refuse_mismatch(self.group.everyones(given))
+        return run_loop(self._next, self.network, run.history, stopping, checked, run.progress, self.group)
 
     def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
         """Write a checkpoint, a folder, from which :meth:`load` continues as if nothing had happened.
 
         It holds every variable on which the run depends; ``light`` keeps the weights, the settings and the history
         alone. The folder appears when it is whole; an older checkpoint of that name is replaced then. A full disk or a
-        missing folder raises :class:`ipdlam.CheckpointError`, and training can go on.
+        missing folder raises :class:`ipdlam.CheckpointError`, and training can go on. Where several processes train
+        together, all of them call it, with the same path.
         """
-        run = self._whole_run()
+        with self.group.telling():
+            self._save(self._whole_run(), Path(path), light)
+
+    def _save(self, run: C, path: Path, light: bool) -> None:
         content = {
             "kind": "light" if light else "exact",
             "ipdlam": __version__,
             "trainer": self.saved_as,
             "settings": self.settings_dict(),
             "network": self.network.to_dict(),
-            "data": run.fingerprints(),
+            "data": run.fingerprints() if run.spans is None else run.fingerprints_by_row(self.group),
             "run": run.counters(),
         }
-        write_checkpoint(Path(path), run.named_weights() if light else run.tensors(), content)
+        write_together(self.group, path, run.named_weights() if light else run.tensors(), content)
 
     def checkpoint_bytes(self, *, light: bool = False) -> int:
-        """About how large :meth:`save` makes a checkpoint."""
+        """About how large :meth:`save` makes a checkpoint, the parts of all processes together."""
         run = self._started()
-        return state_bytes(run.named_weights() if light else run.tensors())
+        tensors = run.named_weights() if light else run.tensors()
+        return sum(tensor.shape.numel() * tensor.element_size() for tensor in tensors.values())
+
+    def close(self) -> None:
+        """Forget the run, and remove what it keeps in files; the model keeps its weights."""
+        if self._run is not None:
+            self._run.close()
+        self._run = None
 
     @classmethod
     def load(
@@ -142,7 +156,6 @@ class Resumable(ABC, Generic[C]):
         return cls.take_up(checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data)
 
     @classmethod
-    @torch.no_grad()
     def take_up(
         cls,
         checkpoint: Checkpoint,
@@ -154,39 +167,74 @@ class Resumable(ABC, Generic[C]):
         validation_data: ValidationData | None = None,
     ) -> Self:
         """:meth:`load` for a checkpoint that has been read."""
-        content, network = checkpoint.content, Network(model)
+        trainer = cls._made_by(checkpoint, model)
+        trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
+        return trainer
+
+    @classmethod
+    def _made_by(cls, checkpoint: Checkpoint, model: nn.Sequential) -> Self:
+        """A trainer with the settings of a checkpoint of such a model; the model is left as it is."""
+        content = checkpoint.content
         with checkpoint.understood():
             saved_by = saved_as(checkpoint)
             if saved_by != cls.saved_as:
                 raise ValueError(f"it is of a run of {saved_by}; load it with {saved_by}.load")
-            refuse_differences(checkpoint, differences(content["network"], network.to_dict(), "the model's"))
-            settings, kind, data, counters = (content[name] for name in ("settings", "kind", "data", "run"))
-            trainer = cls._from_settings(model, settings)
+            refuse_differences(checkpoint, differences(content["network"], Network(model).to_dict(), "the model's"))
+            return cls._from_settings(model, content["settings"])
+
+    @torch.no_grad()
+    def _go_on_from(
+        self,
+        checkpoint: Checkpoint,
+        X: ArrayLike | None,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        validation_data: ValidationData | None,
+    ) -> None:
+        """Take the weights of a checkpoint and, with the data it was trained on, the rest of its run."""
+        network = self.network
+        with checkpoint.understood():
+            kind, data, counters = (checkpoint.content[name] for name in ("kind", "data", "run"))
         if X is None:
             W, b = network.read()
             checkpoint.copy_into(named("", W, b), only=True)
             network.write(W, b)
-            return trainer
+            return
         if kind != "exact":
             raise CheckpointError(
                 f"{checkpoint.path} is a light checkpoint, which holds the weights alone; load it without data and "
                 "call fit"
             )
-        run = trainer._allocate(*trainer._check_data(X, y, sample_weight, validation_data))
-        given = run.fingerprints()
-        if (data.get("validation") is None) != (given.get("validation") is None):
-            had = "with" if given.get("validation") is None else "without"
+        run = self._allocate(*self._check_data(X, y, sample_weight, validation_data))
+        try:
+            self._fill(run, checkpoint, data, counters)
+        except BaseException:
+            run.close()
+            raise
+        network.write(*run.last_weights())
+        run.whole = True
+        self._run = run
+
+    def _fill(self, run: C, checkpoint: Checkpoint, data: dict[str, Any], counters: dict[str, Any]) -> None:
+        """Copy a checkpoint into a run, if it is one on the same data."""
+        if (data.get("validation") is None) != (run.validation is None):
+            had = "with" if run.validation is None else "without"
             raise CheckpointError(f"{checkpoint.path} was saved {had} validation data; load it {had} validation_data")
-        refuse_differences(checkpoint, differences(data, given, "the sha256 of"))
+        by_row = data.get("by") == "row"  # saved by several processes
+        if run.spans is None or by_row:
+            given = run.fingerprints_by_row(self.group) if by_row else run.fingerprints()
+            refuse_differences(checkpoint, differences(data, given, "the sha256 of"))
+        elif self.group.is_first:
+            warnings.warn(
+                f"{checkpoint.path} was saved by one process, so it is not checked whether these are its data",
+                UserWarning,
+                stacklevel=2,
+            )
         with checkpoint.understood():
-            run.restore(counters, network)
+            run.restore(counters, self.network)
         checkpoint.copy_into(run.tensors())
         with checkpoint.understood():
             run.check_filled()
-        network.write(*run.last_weights())
-        run.whole = True
-        trainer._run = run
-        return trainer
 
     def _check_data(
         self,
@@ -198,10 +246,14 @@ class Resumable(ABC, Generic[C]):
         """What to train and what to score on."""
         if y is None:
             raise ValueError("y is missing: give the targets of X")
-        samples = check_samples(self.network, self.loss, X, y, sample_weight)
+        samples = self._samples(X, y, sample_weight)
         if validation_data is None:
             return samples, None
-        return samples, check_validation(self.network, self.loss, validation_data)
+        return samples, self._samples(*validation_parts(validation_data), prefix="validation ")
+
+    def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
+        part = self.group.size > 1
+        return check_samples(self.network, self.loss, X, y, sample_weight, prefix, part=part)
 
     def _fit(
         self,
@@ -243,7 +295,7 @@ class Resumable(ABC, Generic[C]):
 
     def _scores(self, run: C) -> dict[str, Any]:
         """The fields of a record that the true forward pass fills."""
-        return scores(self.model, self.loss, run.samples, run.validation, self.chunk_size)
+        return scores(self.model, self.loss, run.samples, run.validation, self.chunk_size, self.group)
 
     def _record(self, run: C, objective: Objective, evaluated: bool) -> Record:
         """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""

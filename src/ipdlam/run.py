@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from ipdlam.checkpoint import OwnRows, RowStore
 from ipdlam.course import Course, named
+from ipdlam.diskshard import DiskShard
 from ipdlam.inputs import Samples
 from ipdlam.linalg import aligned_empty
 from ipdlam.loop import Weights
@@ -18,7 +22,7 @@ from ipdlam.moments import MomentSums
 from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.orders import Block
-from ipdlam.shards import Chunk, Shard
+from ipdlam.shards import Access, Chunk, MemoryShard, Shard
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Iterate:
 class Run(Course):
     """z and a live in ``shard``, W and b here; the model is only written to when an iteration is finished."""
 
-    shard: Shard
+    shard: Shard[Any]
     W: dict[int, Tensor]
     b: dict[int, Tensor | None]
     W_previous: dict[int, Tensor]
@@ -44,8 +48,20 @@ class Run(Course):
     objective: Objective | None = None
 
     @classmethod
-    def allocate(cls, network: Network, samples: Samples, validation: Samples | None, chunk_size: int) -> Self:
-        """A run with the model's weights, whose z and a hold nothing yet."""
+    def allocate(
+        cls,
+        network: Network,
+        samples: Samples,
+        validation: Samples | None,
+        chunk_size: int,
+        storage: Path | None = None,
+    ) -> Self:
+        """A run with the model's weights, whose z and a hold nothing yet; they live in the folder ``storage``."""
+        shard: Shard[Any]
+        if storage is None or len(samples) == 0:
+            shard = MemoryShard(network, samples, chunk_size)
+        else:
+            shard = DiskShard(network, samples, chunk_size, storage)
         W, b = network.read()
         W_previous, b_previous = network.read()
         sums = {
@@ -59,31 +75,52 @@ class Run(Course):
             )
             for l in network.numbers
         }
-        return cls(samples, validation, Shard(network, samples, chunk_size), W, b, W_previous, b_previous, sums)
+        return cls(samples, validation, shard, W, b, W_previous, b_previous, sums)
 
     @classmethod
-    def begin(cls, network: Network, samples: Samples, validation: Samples | None, chunk_size: int) -> Self:
+    def begin(
+        cls,
+        network: Network,
+        samples: Samples,
+        validation: Samples | None,
+        chunk_size: int,
+        storage: Path | None = None,
+    ) -> Self:
         """Initialise z and a by one forward pass of the model as it is; both generations are the same."""
-        run = cls.allocate(network, samples, validation, chunk_size)
-        for chunk in run.shard.chunks():
-            for l in network.numbers:
-                z = chunk.z(l).copy_(run.preactivation(chunk, l))
-                chunk.previous[Block("z", l)].copy_(z)
-                if l < len(network):
-                    a = chunk.a(l).copy_(network.activation(l).value(z))
-                    chunk.previous[Block("a", l)].copy_(a)
+        run = cls.allocate(network, samples, validation, chunk_size, storage)
+        new = Access(reads=frozenset(), writes=run.shard.places())
+        try:
+            with contextlib.closing(run.shard.chunks(new)) as chunks:
+                for chunk in chunks:
+                    run.forward(network, chunk)
+        except BaseException:
+            run.shard.close()
+            raise
         return run
+
+    def forward(self, network: Network, chunk: Chunk) -> None:
+        """Make z and a of a chunk those of the forward pass, in both generations."""
+        for l in network.numbers:
+            z = chunk.z(l).copy_(self.preactivation(chunk, l))
+            chunk.previous[Block("z", l)].copy_(z)
+            if l < len(network):
+                a = chunk.a(l).copy_(network.activation(l).value(z))
+                chunk.previous[Block("a", l)].copy_(a)
 
     def last_weights(self) -> Weights:
         return self.W, self.b
 
-    def tensors(self) -> dict[str, Tensor]:
-        found = super().tensors() | named("previous.", self.W_previous, self.b_previous)
-        found |= {str(block): tensor for block, tensor in self.shard.current.items()}
-        found |= {f"previous.{block}": tensor for block, tensor in self.shard.previous.items()}
+    def tensors(self) -> dict[str, RowStore]:
+        found = {**super().tensors(), **named("previous.", self.W_previous, self.b_previous)}
+        found |= {str(block): self._of_all(tensor) for block, tensor in self.shard.current.items()}
+        found |= {f"previous.{block}": self._of_all(tensor) for block, tensor in self.shard.previous.items()}
         for l, sums in self.sums.items():
             found |= {f"moments{l}.{name}": tensor for name, tensor in sums.tensors().items()}
         return found
+
+    def _of_all(self, rows: RowStore) -> RowStore:
+        """Rows of samples with their numbers among those of all processes."""
+        return rows if self.spans is None else OwnRows(rows, self.spans[0])
 
     def counters(self) -> dict[str, Any]:
         assert self.objective is not None
@@ -93,6 +130,10 @@ class Run(Course):
         super().restore(counters, network)
         self.objective = Objective.from_dict(counters["objective"])
         self.restore_sums(counters)
+
+    def close(self) -> None:
+        super().close()
+        self.shard.close()
 
     def sum_counters(self) -> dict[str, Any]:
         """What the sums over samples count, in plain JSON types."""
@@ -114,7 +155,7 @@ class Run(Course):
         generation = {
             block: self.shard.previous if block in ahead else self.shard.current for block in self.shard.current
         }
-        tensors = {block: tensors[block].clone() for block, tensors in generation.items()}
+        tensors = {block: tensors[block][:].clone() for block, tensors in generation.items()}
         return Iterate(
             z={block.layer: tensor for block, tensor in tensors.items() if block.kind == "z"},
             a={block.layer: tensor for block, tensor in tensors.items() if block.kind == "a"},

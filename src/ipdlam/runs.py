@@ -103,7 +103,7 @@ class RunFolder:
 
     def write_config(self, config: TrainConfig) -> None:
         """All settings but the folder itself, so that the file can be fed back, from any folder, for another run."""
-        places = {name: absolute(getattr(config, name)) for name in ("data", "data_dir")}
+        places = {name: absolute(getattr(config, name)) for name in ("data", "data_dir", "storage")}
         write_file(self.config, config.resolved().changed({"output": None, **places}).to_toml().encode())
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:

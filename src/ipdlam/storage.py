@@ -20,6 +20,7 @@ except ImportError:  # not a POSIX system: nothing is held
 LOCK = ".lock"
 TEMPORARY = ".unfinished-"
 REPLACED = ".replaced-"
+NOTHING_LOST = ". Nothing in memory is lost"
 
 
 def sha256(path: Path) -> str:
@@ -60,20 +61,26 @@ def explained(path: Path, size: int, comfort: str = "") -> Iterator[None]:
         raise CheckpointError(f"{path} was not written: {reason}{comfort}") from error
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file so that ``path`` is always the old content or the new one, never a part."""
+def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file so that ``path`` is always the old content or the new one, never a part.
+
+    ``durable`` waits until it is on the disk; without, it survives the end of the process, and may be lost, or empty,
+    where the power fails.
+    """
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     with explained(path, len(content)):
         try:
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        sync(path.parent)
+        if durable:
+            sync(path.parent)
 
 
 def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:
@@ -82,31 +89,49 @@ def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:
     The folder appears under its name when all of it is on the disk; one of that name is replaced then. What earlier
     attempts at it left unfinished is removed.
     """
-    temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
-    with explained(path, size, ". Nothing in memory is lost"):
-        recover(path)
-        for left in (temporary, replaced):
-            shutil.rmtree(left, ignore_errors=True)
-        temporary.mkdir()
+    with explained(path, size, NOTHING_LOST):
+        temporary = begin_folder(path, size)
         try:
-            free = shutil.disk_usage(temporary).free
-            if free < size:
-                raise CheckpointError(
-                    f"{path} was not written: it needs {readable(size)} and the disk has {readable(free)} left; "
-                    "make room or save elsewhere. Nothing in memory is lost"
-                )
             fill(temporary)
-            for file in temporary.iterdir():
-                sync(file)
-            sync(temporary)
+            sync_files(temporary)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        if path.exists():
-            path.rename(replaced)
-        temporary.rename(path)
-        sync(path.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
+        publish_folder(path)
+
+
+def begin_folder(path: Path, size: int) -> Path:
+    """A new folder that :func:`publish_folder` gives its name ``path``, on a disk with so much room."""
+    temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
+    recover(path)
+    for left in (temporary, replaced):
+        shutil.rmtree(left, ignore_errors=True)
+    temporary.mkdir()
+    free = shutil.disk_usage(temporary).free
+    if free < size:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(
+            f"{path} was not written: it needs {readable(size)} and the disk has {readable(free)} left; "
+            f"make room or save elsewhere{NOTHING_LOST}"
+        )
+    return temporary
+
+
+def sync_files(folder: Path) -> None:
+    """Wait until a folder and the files in it are on the disk."""
+    for file in folder.iterdir():
+        sync(file)
+    sync(folder)
+
+
+def publish_folder(path: Path) -> None:
+    """Give a folder that is whole its name; one of that name is replaced."""
+    temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
+    if path.exists():
+        path.rename(replaced)
+    temporary.rename(path)
+    sync(path.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def recover(path: Path) -> None:

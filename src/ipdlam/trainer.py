@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Self
 
-from ipdlam.errors import DivergenceError, SolveError
+from ipdlam.agreement import divide
+from ipdlam.checkpoint import Checkpoint
+from ipdlam.distributed import Span, current_group, divide_work
+from ipdlam.errors import DivergenceError, SolveError, StorageError
 from ipdlam.history import Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
 from ipdlam.linalg import all_finite
+from ipdlam.mapped import map_samples
+from ipdlam.moments import Moments
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally
 from ipdlam.orders import Visit, plan
-from ipdlam.passes import objective_of, pass_over
+from ipdlam.passes import objective_of, pass_over, sum_over
 from ipdlam.prox import Loss
 from ipdlam.resumable import CountsIterations
 from ipdlam.run import Iterate, Run
 from ipdlam.schedules import PenaltySchedule
 from ipdlam.settings import RegularizerLike, Settings, resolve_settings
+from ipdlam.sharded import read_together
 from ipdlam.shards import default_chunk_size
 from ipdlam.updates import update_b, update_W
 
@@ -35,7 +44,9 @@ class IPDLAM(CountsIterations[Run]):
         Phi = L(Y, Z_L) + sum_l R_l(W_l)
               + (rho / 2) (sum_l ||Z_l - A_(l-1) W_l^T - b_l||^2 + sum_l ||A_l - sigma_l(Z_l)||^2)
 
-    plus the proximal term ``(delta rho / 2) ||x - x_hat||^2`` of the block ``x``.
+    plus the proximal term ``(delta rho / 2) ||x - x_hat||^2`` of the block ``x``. Where a process group of
+    ``torch.distributed`` is initialised, its processes train one model together: each gives its own samples to ``fit``,
+    ``start`` or ``load`` (docs/distributed.md).
 
     Parameters
     ----------
@@ -56,6 +67,10 @@ class IPDLAM(CountsIterations[Run]):
         ``"reverse"``, ``"increase"``, ``"nested-reverse"``, or every block once: ``["z2", "W2", "a1", "z1", "W1"]``.
     chunk_size
         How many samples are visited at a time; by default as many as suit the cache.
+    storage
+        A folder for z and a, which then live on its disk and not in memory; X and y may be memory-mapped and are read
+        chunk by chunk. The iterates are the same to the bit. The files are removed when the run is over
+        (docs/storage.md); :meth:`save` keeps it.
     """
 
     saved_as = "IPDLAM"
@@ -73,8 +88,10 @@ class IPDLAM(CountsIterations[Run]):
         penalty_max: float = 1e6,
         order: str | Iterable[str | tuple[str, int]] = "reverse",
         chunk_size: int | None = None,
+        storage: str | PathLike[str] | None = None,
     ) -> None:
         super().__init__(model)
+        self.storage = None if storage is None else Path(storage)
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         schedule = PenaltySchedule(penalty, penalty_growth, penalty_max)
         layers = len(self.network)
@@ -99,15 +116,28 @@ class IPDLAM(CountsIterations[Run]):
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
     ) -> None:
-        """Check the data, and initialise z and a by one forward pass of the model as it is."""
-        self.network = self._read_again()
-        samples, validation = self._check_data(X, y, sample_weight, validation_data)
+        """Check the data, and initialise z and a by one forward pass of the model as it is (on rank 0)."""
+        self.group = current_group()
+        with self.group.telling():
+            self.network = self._read_again()
+            samples, validation = self._check_data(X, y, sample_weight, validation_data)
+            self._begin(samples, validation)
+
+    def _begin(self, samples: Samples, validation: Samples | None) -> None:
+        spans = self._divide(samples, validation)
+        if spans is not None:
+            W, b = self.network.read()
+            self.group.same_([*W.values(), *(bias for bias in b.values() if bias is not None)])
+            self.network.write(W, b)
         started = time.perf_counter()
-        self._run = run = Run.begin(self.network, samples, validation, self.chunk_size)
+        if self.storage is not None:
+            self.close()  # the run before lives in the same folder
+        self._run = run = Run.begin(self.network, samples, validation, self.chunk_size, self._own_storage())
+        run.spans = spans
         penalty = self.settings.penalty.at(1)
         run.objective = objective_of(run, self.settings, self._visit(run, self.plan.opening, penalty, penalty), penalty)
         self._check_finite(run, run.objective.is_finite)
-        run.seconds = time.perf_counter() - started
+        run.seconds = self.group.first_number(time.perf_counter() - started)
         run.whole = True
 
     @torch.no_grad()
@@ -120,24 +150,73 @@ class IPDLAM(CountsIterations[Run]):
         """
         run = self._whole_run()
         run.whole = False
+        with self.group.telling():
+            return self._step(run, evaluate)
+
+    def _step(self, run: Run, evaluate: bool) -> Record:
         started = time.perf_counter()
         penalty = self.settings.penalty
         rho, next_rho = penalty.at(run.iteration + 1), penalty.at(run.iteration + 2)  # line 8
         for stage in self.plan.stages:
-            for layer in stage.solves:
-                self._update_weights(run, layer, rho)  # lines 2 and 6
+            self._update_weights(run, stage.solves, rho)  # lines 2 and 6
             tally = self._visit(run, stage.visit, rho, next_rho)  # lines 1, 3, 4, 5 and 7, chunk by chunk
         objective = objective_of(run, self.settings, tally, rho)
         self._check_finite(run, objective.is_finite)
+        self._note(run, f"iteration {run.iteration + 1} is complete")
+        seconds = self.group.first_number(time.perf_counter() - started)
         self.network.write(run.W, run.b)
         run.objective = objective
         run.iteration += 1
-        run.seconds += time.perf_counter() - started
+        run.seconds += seconds
         run.whole = True
         return self._record(run, objective, evaluate)
 
     def _next(self, evaluate: bool) -> Record:
         return self.step(evaluate=evaluate)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        model: nn.Sequential,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        storage: str | PathLike[str] | None = None,
+    ) -> Self:
+        """:meth:`ipdlam.resumable.Resumable.load` with z and a in the folder ``storage``, or in memory.
+
+        It does not matter where they were when the checkpoint was saved; they are copied a part at a time. Nor does it
+        matter how many processes saved it, and who of them held which samples.
+        """
+        checkpoint = read_together(current_group(), Path(path))
+        return cls.take_up(
+            checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data, storage=storage
+        )
+
+    @classmethod
+    def take_up(
+        cls,
+        checkpoint: Checkpoint,
+        model: nn.Sequential,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        storage: str | PathLike[str] | None = None,
+    ) -> Self:
+        """:meth:`load` for a checkpoint that has been read."""
+        group = current_group()
+        with group.telling():
+            trainer = cls._made_by(checkpoint, model)
+            trainer.group = group
+            trainer.storage = None if storage is None else Path(storage)
+            trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
+            group.agree()
+        return trainer
 
     def settings_dict(self) -> dict[str, Any]:
         return self.settings.to_dict()
@@ -153,7 +232,35 @@ class IPDLAM(CountsIterations[Run]):
         return trainer
 
     def _allocate(self, samples: Samples, validation: Samples | None) -> Run:
-        return Run.allocate(self.network, samples, validation, self.chunk_size)
+        spans = self._divide(samples, validation)
+        run = Run.allocate(self.network, samples, validation, self.chunk_size, self._own_storage())
+        run.spans = spans
+        return run
+
+    def _divide(self, samples: Samples, validation: Samples | None) -> tuple[Span, Span | None] | None:
+        return divide(self.group, self._described(), self.network, samples, validation)
+
+    def _described(self) -> dict[str, Any]:
+        """The settings, to be compared; those that no registry knows by their class."""
+        try:
+            return self.settings_dict()
+        except ValueError:
+            settings = self.settings
+            own = {name: getattr(settings, name) for name in ("proximity", "chunk_size", "penalty", "inertia")}
+            kinds = [type(thing).__qualname__ for thing in (settings.loss, *settings.regularizers)]
+            return {**own, "loss and regularizers": kinds, "order": [str(block) for block in settings.order]}
+
+    def _own_storage(self) -> Path | None:
+        """The folder of this process's z and a."""
+        if self.storage is None or self.group.size == 1:
+            return self.storage
+        return self.storage / f"rank-{self.group.rank}"
+
+    def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
+        if self.storage is None:
+            return super()._samples(X, y, sample_weight, prefix)
+        part = self.group.size > 1
+        return map_samples(self.network, self.loss, X, y, sample_weight, prefix, part=part)
 
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
@@ -171,24 +278,60 @@ class IPDLAM(CountsIterations[Run]):
         return network
 
     def _visit(self, run: Run, visit: Visit, rho: float, next_rho: float) -> Tally:
+        self._note(run, f"iteration {run.iteration + 1} is under way")
         try:
-            return pass_over(run, self.network, self.settings, self.plan, visit, rho, next_rho)
+            tally = pass_over(run, self.network, self.settings, self.plan, visit, rho, next_rho)
         except SolveError as error:  # W W^T + c I of the a update is positive definite unless it overflows
             raise self._divergence(run) from error
+        except StorageError as error:
+            raise self._lost(run, error) from error
+        return sum_over(self.group, run, visit, tally)
 
-    def _update_weights(self, run: Run, l: int, rho: float) -> None:
-        """The W update of one layer, then its b update."""
-        moments = run.sums[l].take()
-        self._check_finite(run, all_finite(moments.ZtA) and all_finite(moments.AtA.matrix))
+    def _note(self, run: Run, progress: str) -> None:
+        try:
+            run.shard.note(progress)
+        except StorageError as error:
+            raise self._lost(run, error) from error
+
+    def _lost(self, run: Run, error: StorageError) -> StorageError:
+        """What to raise where the state of a run cannot be read or written any more; the run is over."""
+        run.close()
+        run.history.stop_reason = "storage"
+        return StorageError(
+            f"{error}. The model holds the weights of iteration {run.iteration} (the best ones with restore_best); "
+            "start begins from them"
+        )
+
+    def _update_weights(self, run: Run, layers: Sequence[int], rho: float) -> None:
+        """The W updates of some layers, and after each its b update; no layer reads another's.
+
+        A layer is solved for by one process, which gives its weights to the others: that is faster than if all of them
+        solved for all, and the weights are the same to the bit whatever machines they are.
+        """
+        owners = divide_work({l: self.network[l].inputs ** 2 * sum(run.W[l].shape) for l in layers}, self.group.size)
+        new: dict[int, list[Tensor]] = defaultdict(list)
+        for l in layers:
+            moments = run.sums[l].take()
+            self._check_finite(run, all_finite(moments.ZtA) and all_finite(moments.AtA.matrix))
+            W, b = run.W[l], run.b[l]
+            if owners[l] == self.group.rank:
+                self._solve(run, l, moments, rho)
+            else:
+                run.W[l], run.b[l] = torch.empty_like(W), None if b is None else torch.empty_like(b)
+            if self.group.size > 1:
+                run.W[l] = run.W[l].contiguous()  # laid out alike on all ranks, for equal bits after a resume
+            run.W_previous[l], run.b_previous[l] = W, b
+            new[owners[l]] += [tensor for tensor in (run.W[l], run.b[l]) if tensor is not None]
+        self.group.spread_(new)
+        for l in layers:
+            self._check_finite(run, all_finite(run.W[l]))
+
+    def _solve(self, run: Run, l: int, moments: Moments, rho: float) -> None:
         beta, delta = self.settings.inertia.weights, self.settings.proximity
-        W, b = run.W[l], run.b[l]
+        W, b, b_previous = run.W[l], run.b[l], run.b_previous[l]
         run.W[l] = update_W(moments, W, run.W_previous[l], b, beta, delta, rho, self.settings.regularizers[l - 1])
-        run.W_previous[l] = W
-        b_previous = run.b_previous[l]
         if b is not None and b_previous is not None:
             run.b[l] = update_b(moments, run.W[l], b, b_previous, beta, delta)
-            run.b_previous[l] = b
-        self._check_finite(run, all_finite(run.W[l]))
 
     def _check_finite(self, run: Run, finite: bool) -> None:
         if not finite:
@@ -221,6 +364,7 @@ class DLAM(IPDLAM):
         penalty_max: float = 1e6,
         order: str | Iterable[str | tuple[str, int]] = "reverse",
         chunk_size: int | None = None,
+        storage: str | PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -233,4 +377,5 @@ class DLAM(IPDLAM):
             penalty_max=penalty_max,
             order=order,
             chunk_size=chunk_size,
+            storage=storage,
         )

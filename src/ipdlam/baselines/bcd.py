@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.baselines.protocol import AlternatingBaseline, State
+from ipdlam.checkpoint import RowStore
 from ipdlam.checks import check_number
 from ipdlam.inputs import Samples
 from ipdlam.linalg import gain
@@ -37,7 +38,7 @@ class BCDState(State):
     run: Run
     v: Tensor
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, RowStore]:
         return {**self.run.tensors(), **super().tensors(), "v": self.v}
 
     def counters(self) -> dict[str, Any]:

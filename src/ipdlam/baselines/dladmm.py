@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.baselines.protocol import AlternatingBaseline, State
+from ipdlam.checkpoint import RowStore
 from ipdlam.checks import check_number
 from ipdlam.inputs import Samples
 from ipdlam.network import Network
@@ -41,9 +42,9 @@ class ADMMState(State):
     dual: Tensor  # U, one row a sample
     curvature: dict[str, float]  # of the quadratic models, by block
 
-    def tensors(self) -> dict[str, Tensor]:
-        found = super().tensors() | {f"z{l}": z for l, z in self.z.items()} | {"dual": self.dual}
-        return found | {f"a{l}": a for l, a in self.a.items() if l > 0}
+    def tensors(self) -> dict[str, RowStore]:
+        found = {f"z{l}": z for l, z in self.z.items()} | {f"a{l}": a for l, a in self.a.items() if l > 0}
+        return {**super().tensors(), **found, "dual": self.dual}
 
     def counters(self) -> dict[str, Any]:
         return {**super().counters(), "curvature": self.curvature}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ipdlam.baselines.protocol import Baseline, State
+from ipdlam.checkpoint import RowStore
 from ipdlam.checks import check_integer, check_number, check_seed
 from ipdlam.config import LARGEST_RATE
 from ipdlam.history import History
@@ -50,7 +51,7 @@ class Descent(State):
                     found[f"moments{number}.{name}"] = value.view(1) if value.ndim == 0 else value
         return found
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, RowStore]:
         return {**super().tensors(), **self.moments(), "order": self.order}
 
     def counters(self) -> dict[str, Any]:

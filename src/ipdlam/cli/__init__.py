@@ -9,11 +9,19 @@ import typer
 
 from ipdlam.cli.compare import compare
 from ipdlam.cli.inspect import datasets, evaluate, predict
+from ipdlam.cli.processes import by_torchrun, speaks_of
 from ipdlam.cli.report import report
 from ipdlam.cli.reproduce import reproduce
 from ipdlam.cli.train import train
 from ipdlam.config import ConfigError
-from ipdlam.errors import CheckpointError, DataError, DivergenceError, SolveError, UnsupportedModelError
+from ipdlam.errors import (
+    CheckpointError,
+    DataError,
+    DistributedError,
+    DivergenceError,
+    SolveError,
+    UnsupportedModelError,
+)
 from ipdlam.version import __version__
 
 app = typer.Typer(
@@ -36,6 +44,7 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def overview(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="print the version")
     ] = False,
@@ -52,6 +61,8 @@ def overview(
 
       ipdlam train mnist --batch-size 512 --epochs 10
     """
+    if by_torchrun() and context.invoked_subcommand != "train":
+        raise ConfigError(f"torchrun is for ipdlam train; start ipdlam {context.invoked_subcommand} without it")
 
 
 def main() -> NoReturn:
@@ -65,7 +76,15 @@ def main() -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
-    except (CheckpointError, DataError, UnsupportedModelError, SolveError, ImportError, OSError) as error:
+    except (
+        CheckpointError,
+        DataError,
+        DistributedError,
+        UnsupportedModelError,
+        SolveError,
+        ImportError,
+        OSError,
+    ) as error:
         fail(error, 1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -74,5 +93,6 @@ def main() -> NoReturn:
 
 def fail(error: Exception, code: int) -> NoReturn:
     """Say what is wrong and leave with a code."""
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    if speaks_of(error):
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     sys.exit(code)

@@ -118,6 +118,12 @@ class Quiet:
     def end(self, job: Job, history: History) -> None: ...
 
 
+class Silent(Quiet):
+    """Nothing at all: another process speaks."""
+
+    def warn(self, text: str) -> None: ...
+
+
 class Json(Quiet):
     """One JSON object a line on standard output."""
 

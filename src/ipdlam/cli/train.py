@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ipdlam.cli.options import with_settings
+from ipdlam.cli.processes import by_torchrun, check_shareable, is_restart, timeout
 from ipdlam.cli.signals import StopSignals
 from ipdlam.config import ConfigError, TrainConfig, read_toml
 from ipdlam.errors import DivergenceError
@@ -50,6 +51,8 @@ def train(
 
       ipdlam train --resume runs/mnist
 
+    torchrun --nproc-per-node=2 -m ipdlam train mnist --output runs/shared trains in two processes.
+
     With --batch-size or --epochs, and no --method, it trains on mini-batches.
 
     Ctrl-C finishes the iteration or epoch, writes a checkpoint and stops; --resume goes on from there, bit for bit.
@@ -61,28 +64,44 @@ def train(
     given = {} if config is None else read_toml(config)
     if resume is None:  # before torch is loaded: mistakes are answered at once
         resolved = TrainConfig().changed({**given, **settings})
+        if by_torchrun():
+            check_shareable(resolved)
+            if is_restart() and resolved.output is not None and is_run(Path(resolved.output).expanduser()):
+                resume = Path(resolved.output).expanduser()
+                settings = {name: value for name, value in {**given, **settings}.items() if name != "output"}
+    seconds = timeout()
 
-    from ipdlam.cli.display import choose
+    from ipdlam.cli.display import Silent, choose
+    from ipdlam.distributed import SERIAL, join, leave
     from ipdlam.jobs import Job, finished, resumed_config
     from ipdlam.runs import RunFolder
 
-    display = choose(quiet=quiet, as_json=as_json)
-    if resume is not None:
+    group = join(seconds) if by_torchrun() else SERIAL
+    display = choose(quiet=quiet, as_json=as_json) if group.is_first else Silent()
+
+    def find() -> tuple[RunFolder, TrainConfig, str | None]:
+        """Where the run is or will be, its settings, and what to say if it is over."""
+        if resume is None:
+            return RunFolder.new(resolved), resolved, None
         folder = RunFolder.open(resume)
-        resolved = resumed_config(folder, settings)
-        over = finished(folder, resolved)
-        if over is not None:
-            display.note(over)
-            return
-    else:
-        folder = RunFolder.new(resolved)
+        earlier = resumed_config(folder, settings)
+        return folder, earlier, finished(folder, earlier)
+
+    folder, resolved, over = group.first_does(find)
+    if over is not None:
+        display.note(over)
+        return
+    if by_torchrun():
+        check_shareable(resolved.changed({"output": str(folder.path)}))
     display.note(f"reading {resolved.data} ...")
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *details, **more: display.warn(str(message))
-        job = Job(resolved, folder, progress=not (quiet or as_json))
+        with group.telling():
+            job = Job(resolved, folder, progress=not (quiet or as_json), group=group)
         with StopSignals(display.note, lambda: display.unheard, job.unit) as stop:
             try:
-                history = job.run(display, resume=resume is not None, stop=stop)
+                with group.telling():
+                    history = job.run(display, resume=resume is not None, stop=stop)
             except DivergenceError as error:
                 display.close()
                 display.end(job, error.history)
@@ -90,6 +109,13 @@ def train(
             finally:
                 display.close()
     display.end(job, history)
+    if by_torchrun():
+        leave()
     if stop.received is not None and history.stop_reason in (stop.received.name, "interrupted"):
         display.note(f"to go on: ipdlam train --resume {job.folder.path}")
         raise typer.Exit(128 + stop.received)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run has begun in a folder."""
+    return (path / "config.toml").is_file()

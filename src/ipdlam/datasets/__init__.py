@@ -16,10 +16,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ipdlam.datasets import digits, idx, sources, tables
+from ipdlam.datasets.idx import map_idx
 from ipdlam.datasets.tables import read_inputs
 from ipdlam.errors import DataError
 
-__all__ = ["Dataset", "Entry", "listing", "load", "read_inputs"]
+__all__ = ["Dataset", "Entry", "listing", "load", "map_idx", "read_inputs"]
 
 NAMES = ("digits", *sources.CATALOGUE)
 FORMATS = "a folder of IDX files, an .npz file with X and y, or a .csv or .tsv table (also .gz)"

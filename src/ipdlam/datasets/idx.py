@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
+from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, Union
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.errors import DataError
+from ipdlam.inputs import RowSource
 
 # Byte 2 of the header: the type of the elements, which stand in big-endian order.
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -140,15 +142,58 @@ def pixels(path: Path, images: np.ndarray) -> Tensor:
             raise DataError(
                 f"{path}, byte {4 + 4 * axis}: dimension {axis} of the images has size 0, the file is empty"
             )
-    # torch.tensor copies: the memory is then torch's own, and aligned as its kernels like it.
-    rows = torch.tensor(images.reshape(len(images), -1), dtype=torch.float32)
-    if images.dtype == np.uint8:
-        return rows.div_(255)
+    rows = scaled(images)
     if images.dtype.kind == "f" and not bool(torch.isfinite(rows).all()):
         place = int((~torch.isfinite(rows)).flatten().nonzero()[0])
         byte = 4 + 4 * images.ndim + place * images.dtype.itemsize
         raise DataError(f"{path}, byte {byte}: pixel {images.flat[place]} is not a finite float32 number; replace it")
     return rows
+
+
+def scaled(images: np.ndarray) -> Tensor:
+    """Images as rows of float32, unsigned bytes from 0 to 1."""
+    native = images.astype(images.dtype.newbyteorder("="), copy=False)
+    # torch.tensor copies: the memory is then torch's own, and aligned as its kernels like it.
+    rows = torch.tensor(native.reshape(len(images), -1), dtype=torch.float32)
+    return rows.div_(255) if images.dtype == np.uint8 else rows
+
+
+class MappedImages(RowSource):
+    """The images of a memory-mapped IDX file as the rows that :func:`pixels` makes, when they are asked for."""
+
+    def __init__(self, images: np.ndarray) -> None:
+        self.mapped = images
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.mapped), math.prod(self.mapped.shape[1:])
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        return scaled(self.mapped[rows])
+
+
+def map_idx(path: str | PathLike[str]) -> MappedImages | np.ndarray:
+    """An IDX file as ``X`` or ``y`` of ``fit``, without reading it into memory: it is mapped, and must stay as it is.
+
+    Images become rows of float32, as :func:`ipdlam.datasets.load` makes them, some at a time when they are asked for;
+    a file of one dimension, such as labels, is the array itself. A gzipped file has to be decompressed first.
+    """
+    file = Path(path)
+    with opened(file) as stream:
+        if isinstance(stream, gzip.GzipFile):
+            raise DataError(f"{file} is gzipped, and cannot be mapped; decompress it with: gunzip -k {file.name}")
+        kind, shape = read_header(file, stream)
+        start, size = 4 + 4 * len(shape), math.prod(shape) * kind.itemsize
+        length = file.stat().st_size
+        if length != start + size:
+            raise wrong(file, min(length, start + size), f"has {length} bytes, but its header promises {start + size}")
+        if not size:
+            raise DataError(f"{file} holds no elements, its dimensions are {shape}")
+        try:
+            array = np.memmap(stream, kind, "r", start, shape)
+        except ValueError as error:  # numpy has a greatest number of dimensions
+            raise wrong(file, 3, f"has {len(shape)} dimensions {shape}, which numpy cannot map") from error
+    return array if array.ndim == 1 else MappedImages(array)
 
 
 def class_indices(path: Path, labels: np.ndarray) -> Tensor:

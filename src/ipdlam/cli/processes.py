@@ -1,0 +1,51 @@
+"""``ipdlam train`` as torchrun starts it, once for every process; torch is not needed to know that."""
+
+from __future__ import annotations
+
+import os
+
+from ipdlam.config import ConfigError, TrainConfig
+from ipdlam.errors import DistributedError
+
+TIMEOUT = 600.0  # seconds; a pass over a rank's samples, or a checkpoint, must not take longer than another's by more
+
+
+def by_torchrun() -> bool:
+    """Whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def is_restart() -> bool:
+    """Whether torchrun has started it again, after a process had failed."""
+    return by_torchrun() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def speaks_of(error: Exception) -> bool:
+    """Whether this process is the one to print an error: all have it, but for one that has lost the others."""
+    return not by_torchrun() or os.environ.get("RANK") == "0" or (isinstance(error, DistributedError) and error.lost)
+
+
+def timeout() -> float:
+    """After how many seconds a process that does not answer is given up."""
+    given = os.environ.get("IPDLAM_TIMEOUT", str(TIMEOUT))
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < 1e9:
+        raise ConfigError(f"IPDLAM_TIMEOUT must be a number of seconds above 0, got {given!r}")
+    return seconds
+
+
+def check_shareable(config: TrainConfig) -> None:
+    """Refuse what several processes cannot train together."""
+    if config.chosen == "minibatch":
+        raise ConfigError(
+            "torchrun trains with all samples at once; leave out --batch-size, --epochs and --method minibatch"
+        )
+    if config.then is not None:
+        raise ConfigError("torchrun trains in one stage; leave out --then, and go on with the model in one process")
+    if config.output is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
+        raise ConfigError(
+            "with --max-restarts, give an --output: torchrun starts the same command again, to go on there"
+        )
