@@ -71,6 +71,7 @@ class Pool:
 
 def serve(pipe, store, rank, size, timeout):
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background passes on that it is ignored
     dist.init_process_group(
         "gloo", store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
     )
