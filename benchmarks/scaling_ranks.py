@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import re
 import socket
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -44,7 +45,9 @@ class Ranks:
         self.pipes: list[Connection] = []
         self.processes = []
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        address, device = ("127.0.0.1", "lo") if network is None else (network.addresses[0], network.device)
+        address, device = "127.0.0.1", "lo" if sys.platform == "linux" else None
+        if network is not None:
+            address, device = network.addresses[0], network.device
         place = {"size": size if group else 1, "address": address, "device": device, "port": free_port()}
         for rank in range(size):
             own = {**place, "rank": rank, "core": cores[rank % len(cores)] if cores else None}
@@ -89,7 +92,8 @@ def serve(pipe: Connection, own: dict[str, Any]) -> None:
         networks.enter(own["namespace"])
     torch.set_num_threads(1)
     if own["size"] > 1:
-        os.environ["GLOO_SOCKET_IFNAME"] = own["device"]
+        if own["device"]:
+            os.environ["GLOO_SOCKET_IFNAME"] = own["device"]
         dist.init_process_group(
             "gloo",
             init_method=f"tcp://{own['address']}:{own['port']}",
@@ -207,8 +211,7 @@ def step(state: dict[str, Any]) -> dict[str, Any]:
     trainer.step(evaluate=False)
     seconds = time.perf_counter() - started
     spent = clock.spent
-    # The sum of a pass is its second and third call: the weights' meeting and broadcasts come before it.
-    of_sum = sum(clock.calls[-3:-1])
+    of_sum = sum(clock.calls[-3:-1])  # its meeting and itself; the weights' come before, that of the seconds after
     known = spent["pass"] + spent["solves"] + spent["sum"] + sum(clock.calls) - of_sum
     return {
         "seconds": seconds,
@@ -226,10 +229,15 @@ def step(state: dict[str, Any]) -> dict[str, Any]:
 def together(answers: list[dict[str, Any]]) -> dict[str, Any]:
     """An iteration of several ranks: the longest of every part.
 
-    What a collective takes is what it takes the rank that comes to it last: the others have waited for that one.
+    What a meeting takes is what it takes the rank that comes to it last: the others have waited for that one. What
+    comes after a meeting begins on all ranks at once, and is over when the last one has it.
     """
     found = {name: max(answer[name] for answer in answers) for name in answers[0] if name not in ("calls", "layers")}
-    found["communication"] = sum(map(min, zip(*(answer["calls"] for answer in answers), strict=True)))
+    found["communication"] = 0.0
+    if answers[0]["calls"]:
+        calls = [answer["calls"] for answer in answers]  # meeting, broadcasts, meeting, sum, meeting
+        meetings = sum(min(own[place] for own in calls) for place in (0, -3, -1))
+        found["communication"] = meetings + max(sum(own[1:-3]) for own in calls) + max(own[-2] for own in calls)
     found["layers"] = answers[0]["layers"]
     if len({answer["bytes"] for answer in answers}) > 1:
         raise RuntimeError("the ranks have sent different numbers of bytes")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
+from pathlib import Path
 
 import pytest
 
+import networks
 import scaling
 import scaling_model
+import scaling_ranks
 from ipdlam import costs
 from ipdlam.costs import Machine, iteration_cost
 from test_examples import run
@@ -89,3 +92,25 @@ def test_the_benchmark_measures_and_goes_on(tmp_path):
             assert len(step["layers"]) == len(row["widths"]) - 1
     assert output.with_suffix(".png").stat().st_size > 10_000
     assert "measured in" not in run("benchmarks/scaling.py", "measure", *words)
+
+
+def test_namespaces_delay_and_are_taken_down():
+    reason = networks.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with networks.Network(2, rate=1e9, delay=0.005) as network:
+        assert all(Path(f"/run/netns/{name}").exists() for name in network.names)
+        with scaling_ranks.Ranks(2, network=network) as ranks:
+            seconds = ranks.ask(scaling_ranks.collective, "sum", 48, 3)[0]
+    assert min(seconds) > 4 * 0.005  # the two halves of a ring, each a word that a rank is ready and an answer
+    assert not any(Path(f"/run/netns/{name}").exists() for name in (*network.names, network.hub))
+
+
+def test_what_a_killed_run_has_left_is_taken_down():
+    reason = networks.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    left = f"{networks.PREFIX}-{2**22 + 1}-0"  # no process has this number
+    networks.run("ip", "netns", "add", left)
+    networks.remove_leftovers()
+    assert not Path(f"/run/netns/{left}").exists()
