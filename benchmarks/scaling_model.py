@@ -78,7 +78,7 @@ def fit_machine(rows: Sequence[dict[str, Any]]) -> tuple[Machine, float]:
 
 
 def fit_transport(machine: Machine, rows: Sequence[dict[str, Any]]) -> Machine:
-    """The rate and the latency of gloo where there is no network in between, from its collectives alone."""
+    """The rate and the latency of gloo where there is no network in between, from its sums alone."""
     local = [row for row in rows if row["part"] == "collectives" and row["rate"] is None]
     smallest = min(local, key=lambda row: row["bytes"])
     latency = statistics.median(smallest["sum"]) / costs.allreduce_seconds(0.0, 2, at(machine, 1.0, 1.0))
@@ -87,8 +87,8 @@ def fit_transport(machine: Machine, rows: Sequence[dict[str, Any]]) -> Machine:
         candidate, error = at(machine, float(bandwidth), latency), 0.0
         for row in local:
             if row is not smallest:
-                for kind, model in (("sum", costs.allreduce_seconds), ("broadcast", costs.broadcast_seconds)):
-                    error += math.log(model(row["bytes"], 2, candidate) / statistics.median(row[kind])) ** 2
+                predicted = costs.allreduce_seconds(row["bytes"], 2, candidate)
+                error += math.log(predicted / statistics.median(row["sum"])) ** 2
         if error < best:
             found, best = candidate, error
     return found
@@ -142,12 +142,18 @@ def checks(rows: Sequence[dict[str, Any]], machine: Machine, slower: float) -> l
     return found
 
 
+def broadcast_seconds(size: float, ranks: int, machine: Machine) -> float:
+    """gloo's tree: who has the buffer sends it to all its children at once, through one wire."""
+    rounds = (ranks - 1).bit_length()
+    return rounds * (rounds + 1) / 2 * size / machine.bandwidth + 2 * rounds * machine.latency
+
+
 def collectives(rows: Sequence[dict[str, Any]], machine: Machine) -> list[dict[str, Any]]:
     """gloo's sum and broadcast beside what its ring and its tree should take."""
     found = []
     for row in (row for row in rows if row["part"] == "collectives"):
         own = behind(machine, row["rate"], 0.0)
-        for kind, model in (("sum", costs.allreduce_seconds), ("broadcast", costs.broadcast_seconds)):
+        for kind, model in (("sum", costs.allreduce_seconds), ("broadcast", broadcast_seconds)):
             same = {name: row[name] for name in ("ranks", "rate", "bytes")}
             seconds = statistics.median(row[kind])
             found.append(
@@ -243,8 +249,7 @@ def predictions(machine: Machine) -> list[dict[str, Any]]:
             in_memory = dataclasses.replace(there, disk=math.inf)
             cost, fast = (iteration_cost(PAPER, BILLION, 64, some) for some in (there, in_memory))
             serial = iteration_cost(PAPER, BILLION, 1, there)
-            meetings = 3 * costs.allreduce_seconds(costs.meeting_bytes(64), 64, there)
-            sums = costs.allreduce_seconds(8 * costs.moment_numbers(PAPER), 64, there)
+            weights = costs.allreduce_seconds(4 * costs.weight_numbers(PAPER), 64, there)
             found.append(
                 {
                     "machine": name,
@@ -255,7 +260,7 @@ def predictions(machine: Machine) -> list[dict[str, Any]]:
                     "communication": cost.communication,
                     "share": cost.communication / cost.total,
                     "share_in_memory": fast.communication / fast.total,
-                    "of_weights": (cost.communication - sums - meetings) / cost.communication,
+                    "of_weights": weights / cost.communication,
                     "efficiency": serial.total / (64 * cost.total),
                     "equal_ranks": equal_ranks(PAPER, BILLION, in_memory),
                     "equal_ranks_60000": equal_ranks(PAPER, 60000, in_memory),
@@ -265,17 +270,15 @@ def predictions(machine: Machine) -> list[dict[str, Any]]:
 
 
 def improved(widths: Sequence[int], samples: float, ranks: int, machine: Machine) -> float:
-    """Samples divided as the library does not do it: gains divided like solves, and spread in a ring, as the weights.
+    """Samples divided as the library does not do it: gains divided like solves, and spread as the weights are.
 
     A gain has as many numbers as its weights.
     """
     gains, owners = costs.gain_flops(widths), costs.solve_owners(widths, ranks)
     largest = max(sum(gains[l - 1] for l in owners if owners[l] == rank) for rank in set(owners.values()))
-    sums = costs.allreduce_seconds(8 * costs.moment_numbers(widths), ranks, machine)
-    meetings = 3 * costs.allreduce_seconds(costs.meeting_bytes(ranks), ranks, machine)
-    spread = 2 * costs.allreduce_seconds(4 * costs.weight_numbers(widths), ranks, machine)
+    spread = costs.allreduce_seconds(4 * costs.weight_numbers(widths), ranks, machine)
     cost = iteration_cost(widths, samples, ranks, machine)
-    return cost.total - cost.communication + sums + meetings + spread - (sum(gains) - largest) / machine.solves
+    return cost.total + spread - (sum(gains) - largest) / machine.solves
 
 
 def groups(machine: Machine) -> list[dict[str, Any]]:

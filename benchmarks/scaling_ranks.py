@@ -235,7 +235,7 @@ def together(answers: list[dict[str, Any]]) -> dict[str, Any]:
     found = {name: max(answer[name] for answer in answers) for name in answers[0] if name not in ("calls", "layers")}
     found["communication"] = 0.0
     if answers[0]["calls"]:
-        calls = [answer["calls"] for answer in answers]  # meeting, broadcasts, meeting, sum, meeting
+        calls = [answer["calls"] for answer in answers]  # meeting, weights, meeting, moments, meeting
         meetings = sum(min(own[place] for own in calls) for place in (0, -3, -1))
         found["communication"] = meetings + max(sum(own[1:-3]) for own in calls) + max(own[-2] for own in calls)
     found["layers"] = answers[0]["layers"]

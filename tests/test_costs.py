@@ -81,12 +81,6 @@ def test_a_small_sum_is_four_messages_for_each_other_rank():
         assert costs.allreduce_seconds(0, ranks, MACHINE) == pytest.approx(4 * (ranks - 1) * 0.001)
 
 
-@pytest.mark.parametrize(("ranks", "times"), [(1, 0), (2, 1), (3, 3), (4, 3), (8, 6), (64, 21)])
-def test_a_tree_whose_branches_share_a_wire(ranks, times):
-    exact = Machine(1, 1, 1, 1, 1, bandwidth=1e8, latency=0.0)
-    assert costs.broadcast_seconds(1e8, ranks, exact) == pytest.approx(times)
-
-
 def test_what_does_not_depend_on_samples_limits_the_ranks():
     widths = (784, 1500, 1500, 10)
     one = costs.iteration_cost(widths, 1e6, 1, MACHINE)

@@ -17,8 +17,6 @@ from ipdlam import costs
 from ipdlam.costs import Machine, iteration_cost
 from test_examples import run
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 TRUE = Machine(7e10, 4e8, 2e10, 3e8, 1e8, bandwidth=8e8, latency=1e-4, overhead=0.002)
 SLOWER = 1.2
 
@@ -46,7 +44,7 @@ def rows():
         row = {"part": "collectives", "ranks": ranks, "rate": rate, "bytes": size}
         row |= {
             "sum": [costs.allreduce_seconds(size, ranks, own)],
-            "broadcast": [costs.broadcast_seconds(size, ranks, own)],
+            "broadcast": [scaling_model.broadcast_seconds(size, ranks, own)],
         }
         found.append(row)
     for widths, samples, rate, milliseconds in scaling.SCALES["full"]["networks"]:
@@ -114,3 +112,9 @@ def test_what_a_killed_run_has_left_is_taken_down():
     networks.run("ip", "netns", "add", left)
     networks.remove_leftovers()
     assert not Path(f"/run/netns/{left}").exists()
+
+
+@pytest.mark.parametrize(("ranks", "times"), [(1, 0), (2, 1), (3, 3), (4, 3), (8, 6), (64, 21)])
+def test_a_tree_whose_branches_share_a_wire(ranks, times):
+    exact = costs.Machine(1, 1, 1, 1, 1, bandwidth=1e8, latency=0.0)
+    assert scaling_model.broadcast_seconds(1e8, ranks, exact) == pytest.approx(times)

@@ -5,13 +5,11 @@ It counts the work of an order of one pass (reverse, increase) for widths ``d_0 
     sums over samples   N / p times the products of a pass (:func:`sample_flops`), and element-wise work on z and a
     solves              :func:`solve_flops` of the layers, divided over ranks as the trainer does; gains on every rank
     small work          what goes through all weights and moments once, whatever N is; packing them where p > 1
-    communication       :func:`iteration_bytes` through gloo's ring and tree, below
+    communication       :func:`iteration_bytes` through gloo's ring, below
 
 gloo sums a buffer of B bytes in a ring: it is cut into S segments of at most 1 MiB, at least 2 p and a multiple of p of
 them, and every rank sends ``2 (S - S / p)`` segments, two of them at a time, each when its receiver has said that it
-is ready for it. So a segment takes the longer of its time on the wire, ``s``, and ``latency + s / 2``. Weights are
-spread by a binary tree: the root and every rank that has the buffer sends it to its children at once, through one
-wire, which makes ``k (k + 1) / 2`` times the buffer on the longest way, with ``k = ceil(log2 p)``.
+is ready for it. So a segment takes the longer of its time on the wire, ``s``, and ``latency + s / 2``.
 docs/scaling.md compares all of this with measurements.
 """
 
@@ -126,7 +124,7 @@ def meeting_bytes(ranks: int) -> int:
 
 
 def iteration_bytes(widths: Sequence[int], ranks: int, *, itemsize: int = 4, passes: int = 1) -> int:
-    """What every rank gives to the sums and broadcasts of an iteration; ``itemsize`` of the model's numbers.
+    """What every rank gives to the sums of an iteration; ``itemsize`` of the model's numbers.
 
     Two meetings a pass, one for the seconds of rank 0, the sums in float64 and the new weights. Evaluations come on
     top of it.
@@ -155,12 +153,6 @@ def allreduce_seconds(size: float, ranks: int, machine: Machine) -> float:
     return 2 * (segments - segments // ranks) * max(wire, machine.latency + wire / 2)
 
 
-def broadcast_seconds(size: float, ranks: int, machine: Machine) -> float:
-    """gloo's tree, for a buffer of so many bytes; a receiver says that it is ready before it gets anything."""
-    rounds = (ranks - 1).bit_length()
-    return rounds * (rounds + 1) / 2 * size / machine.bandwidth + 2 * rounds * machine.latency
-
-
 def solve_owners(widths: Sequence[int], ranks: int) -> dict[int, int]:
     """Which rank solves for which layer."""
     costs = {l: inputs**2 * (inputs + outputs) for l, (inputs, outputs) in enumerate(layers_of(widths), start=1)}
@@ -171,18 +163,8 @@ def communication_seconds(widths: Sequence[int], ranks: int, machine: Machine, *
     """The sums, the new weights, and three meetings."""
     if ranks == 1:
         return 0.0
-    found = 3 * allreduce_seconds(meeting_bytes(ranks), ranks, machine)
-    found += allreduce_seconds(8 * moment_numbers(widths), ranks, machine)
-    owners = solve_owners(widths, ranks)
-    for owner in set(owners.values()):
-        own = sum(inputs * outputs + outputs for l, (inputs, outputs) in numbered(widths) if owners[l] == owner)
-        found += broadcast_seconds(itemsize * own, ranks, machine)
-    return found
-
-
-def numbered(widths: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
-    """Layers with their numbers."""
-    return list(enumerate(layers_of(widths), start=1))
+    buffers = (8 * moment_numbers(widths), itemsize * weight_numbers(widths), *[meeting_bytes(ranks)] * 3)
+    return sum(allreduce_seconds(size, ranks, machine) for size in buffers)
 
 
 def pass_seconds(widths: Sequence[int], samples: float, machine: Machine, *, itemsize: int = 4) -> float:
