@@ -11,8 +11,10 @@ import json
 import re
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import scaling_tables
 from ipdlam.comparison import title
 from ipdlam.experiments.base import FAILS, HOLDS, PARTLY, Column
 from ipdlam.experiments.report import load_contents, verdict_markdown
@@ -376,6 +378,13 @@ def tabular_memory() -> list[str]:
     return [*lines, "", f"One epoch. {origin(result).replace('.py`', '.py memory`')}"]
 
 
+def scaling_table(name: str) -> list[str]:
+    """A table of the page on scaling; the first one says where all of them came from."""
+    result = stored("scaling")
+    lines = scaling_tables.TABLES[name](result)
+    return [*lines, "", origin(result)] if name == "scaling_efficiency" else lines
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "demo": lambda: demo_table(stored("demo")),
     "iteration": lambda: iteration_table(stored("iteration")),
@@ -389,11 +398,12 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "tabular_wins": tabular_wins,
     "tabular_seconds": tabular_seconds,
     "tabular_memory": tabular_memory,
+    **{name: partial(scaling_table, name) for name in scaling_tables.TABLES},
     "numbers": numbers_table,
     "counts": counts_table,
     "verdicts": lambda: verdict_markdown(load_contents(ROOT / "results")).rstrip("\n").split("\n"),
 }
-PAGES = ("README.md", "docs/reproduction.md", "docs/minibatch.md", "docs/estimators.md")
+PAGES = ("README.md", "docs/reproduction.md", "docs/minibatch.md", "docs/estimators.md", "docs/scaling.md")
 
 
 def with_tables(text: str) -> str:

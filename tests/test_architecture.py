@@ -37,6 +37,7 @@ LAYERS = [
     "ipdlam.prox",
     "ipdlam.linalg",
     "ipdlam.composite",
+    "ipdlam.costs",
     "ipdlam.moments",
     "ipdlam.network",
     "ipdlam.inputs",

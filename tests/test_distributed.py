@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 import ranks
 from ipdlam.checkpoint import read_checkpoint
+from ipdlam.costs import iteration_bytes, meeting_bytes
 from ipdlam.errors import CheckpointError
 from ipdlam.orders import ORDERS
 from ipdlam.prox import LOSSES
@@ -127,22 +128,10 @@ def test_the_code_of_the_page_runs(pool):
     assert answers == [answers[0]] * pool.size
 
 
-def expected_bytes(size, evaluate):
-    """The formula of :mod:`ipdlam.distributed` for an order of one pass."""
-    meeting, layers = 24 * size, len(WIDTHS) - 1
-    numbers = 2 * layers + 3
-    for l in range(1, layers + 1):
-        numbers += WIDTHS[l] * WIDTHS[l - 1] + WIDTHS[l] + 1
-        if l > 1:
-            numbers += WIDTHS[l - 1] * (WIDTHS[l - 1] + 1) // 2 + WIDTHS[l - 1]
-    evaluation = meeting + 8 * 3 if evaluate else 0
-    weights = sum(WIDTHS[l] * WIDTHS[l - 1] + WIDTHS[l] for l in range(1, layers + 1))  # also in float64 here
-    return 3 * meeting + 8 * (numbers + weights) + evaluation  # the sums, the new weights, the seconds of rank 0
-
-
 @pytest.mark.parametrize("copies", [1, 30])
 def test_traffic_is_what_the_module_says_and_knows_nothing_of_the_number_of_samples(pool, copies):
-    wanted = [expected_bytes(pool.size, False), expected_bytes(pool.size, True)]
+    plain = iteration_bytes(WIDTHS, pool.size, itemsize=8)
+    wanted = [plain, plain + meeting_bytes(pool.size) + 8 * 3]  # the second iteration is evaluated
     assert pool(ranks.traffic, case(), copies) == [wanted] * pool.size
 
 

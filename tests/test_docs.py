@@ -31,8 +31,9 @@ def test_the_example_operator_of_contributing_works():
     assert answer.returncode == 0, answer.stderr
 
 
-def test_the_code_of_the_page_on_storage_runs():
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "storage.md").read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", ["storage.md", "scaling.md"])
+def test_the_code_of_a_page_runs(page):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
     answer = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=ROOT)
     assert answer.returncode == 0, answer.stderr
 
