@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+PROCESSES = ("test_distributed", "test_scaling")  # how modules are called whose tests start several processes
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Tests that start processes of their own go to one worker, so that no two of them compete; all others are free."""
+    """Tests of several processes go to one worker, so that no two of them compete; all others are free."""
     from xdist.scheduler import LoadScopeScheduling
 
     class OneWorkerForProcesses(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return "processes" if "test_distributed" in nodeid.split("::")[0] else nodeid
+            file = nodeid.split("::")[0].rsplit("/", 1)[-1]
+            return "processes" if file.startswith(PROCESSES) else nodeid
 
     return OneWorkerForProcesses(config, log)
