@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 
@@ -46,12 +47,9 @@ def batches_from(run: BatchRun, skip: bool) -> Iterator[Batch | None]:
     assert run.loader is not None
     lengths = [length for (length,) in run.group.numbers(float(length_of(run.loader) or 0))]
     run.epoch_batches = int(max(lengths)) or run.epoch_batches
-    loader = iter(run.loader)
-    while True:
-        own: Samples | int | None = ENDED
-        for batch in loader:
-            own = run.check_batch(skip, *check_batch_parts(batch))
-            break
+    nothing = object()
+    for batch in itertools.chain(run.loader, itertools.repeat(nothing)):
+        own = ENDED if batch is nothing else run.check_batch(skip, *check_batch_parts(batch))
         said = everyones_part(run, own)
         if all(word == ENDED for word in said):
             return

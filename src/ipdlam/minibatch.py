@@ -155,7 +155,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         ``X`` alone may be any iterable of batches ``(x, y)`` or ``(x, y, sample_weight)`` that can be gone through once
         for every epoch, such as a ``DataLoader``. Its training scores are the mean losses as they were met. Ctrl-C ends
         an epoch between two batches, and ``continue_fit`` goes on with the next one (with a loader, with the next
-        epoch: a loader cannot be entered half-way).
+        epoch: a loader cannot be entered half-way). Of several processes each gives its samples, or a loader of its
+        parts of the batches; one that ends early goes on without samples.
         """
         check_integer("epochs", epochs, 0)
         stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
