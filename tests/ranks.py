@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -27,7 +31,9 @@ COUNTS = {1: (37,), 2: (23, 14), 3: (20, 0, 17)}  # ragged, and one rank without
 def context():
     """Workers are forked from a server that has imported torch once, and started nothing."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["torch.distributed", "numpy", "ipdlam.trainer", "ipdlam.callbacks"])
+    found.set_forkserver_preload(
+        ["torch.distributed", "numpy", "ipdlam.trainer", "ipdlam.minibatch", "ipdlam.callbacks"]
+    )
     return found
 
 
@@ -366,3 +372,33 @@ def run_page(rank, size, code):
     names = {}
     exec(code.replace('dist.init_process_group("gloo")', ""), names)
     return outcome(names["trainer"])["weights"]
+
+
+def options(settings):
+    """Settings as they are given to ``ipdlam train``."""
+    given = [
+        f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name not in ("data", "hidden")
+    ]
+    return [settings["data"], *given, "--hidden=" + ",".join(map(str, settings["hidden"]))]
+
+
+def torchrun(settings, run):
+    """``ipdlam train`` in two processes, which are started again once."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", "--standalone"]
+    return subprocess.Popen(
+        [*command, "-m", "ipdlam", "train", *options(settings), "--output", str(run)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def workers_of(launcher):
+    """Process numbers of the ranks that torchrun has started."""
+    found = {}
+    for process in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
+            found |= {int(text[5:]): int(process) for text in variables if text.startswith("RANK=")}
+    return found

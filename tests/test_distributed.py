@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from ipdlam.costs import iteration_bytes, meeting_bytes
 from ipdlam.errors import CheckpointError
 from ipdlam.orders import ORDERS
 from ipdlam.prox import LOSSES
-from ranks import WIDTHS, Pool, case, in_one
+from ranks import WIDTHS, Pool, case, in_one, options, torchrun, workers_of
 from shell import ipdlam_run, records, refused, same_model
 from shell import without_seconds as without_seconds_of
 
@@ -349,13 +346,6 @@ def test_a_rank_that_dies_while_all_save_leaves_whole_checkpoints(doomed, tmp_pa
 SETTINGS = {"data": "digits", "hidden": (30, 20), "iterations": 120, "checkpoint_every": 10, "evaluate_every": 3}
 
 
-def options(settings):
-    given = [
-        f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name not in ("data", "hidden")
-    ]
-    return [settings["data"], *given, "--hidden=" + ",".join(map(str, settings["hidden"]))]
-
-
 @pytest.fixture(scope="module")
 def job_of_two(pools, tmp_path_factory):
     folder = tmp_path_factory.mktemp("jobs") / "two"
@@ -373,27 +363,10 @@ def test_a_job_of_two_is_that_of_one(job_of_two, tmp_path):
     assert one.keys() == two.keys()
 
 
-def workers_of(launcher):
-    """Process numbers of the ranks that torchrun has started."""
-    found = {}
-    for process in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
-        with contextlib.suppress(OSError):
-            variables = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
-            found |= {int(text[5:]): int(process) for text in variables if text.startswith("RANK=")}
-    return found
-
-
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the workers of torchrun in /proc")
 def test_torchrun_starts_again_from_the_last_checkpoint(job_of_two, tmp_path):
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", "--standalone"]
-    launcher = subprocess.Popen(
-        [*command, "-m", "ipdlam", "train", *options(SETTINGS), "--output", str(run)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    launcher = torchrun(SETTINGS, run)
     try:
         while launcher.poll() is None and len(list((run / "checkpoints").glob("iteration-*"))) < 2:
             time.sleep(0.002)
@@ -412,7 +385,6 @@ def test_torchrun_starts_again_from_the_last_checkpoint(job_of_two, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--batch-size=64"], "all samples at once"),
         (["--then=adam"], "one stage"),
         ([], "give an --output"),
         (None, "torchrun is for ipdlam train"),

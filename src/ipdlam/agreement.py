@@ -22,15 +22,24 @@ def refuse_mismatch(given: list[dict[str, Any]]) -> None:
 
 
 def divide(
-    group: Group, settings: dict[str, Any], network: Network, samples: Samples, validation: Samples | None
+    group: Group,
+    settings: dict[str, Any],
+    network: Network,
+    samples: Samples,
+    validation: Samples | None,
+    *,
+    fed: bool = False,
 ) -> tuple[Span, Span | None] | None:
-    """Where this process's samples stand among all, once settings and model are known to be the same; None in one."""
+    """Where this process's samples stand among all, once settings and model are known to be the same; None in one.
+
+    A run that is ``fed`` has no samples: its batches come from elsewhere.
+    """
     if group.size == 1:
         return None
     common = {
         "settings": settings,
         "network": network.to_dict(),
-        "targets": kind_of(samples),
+        "targets": "in the batches of a loader" if fed else kind_of(samples),
         "validation targets": None if validation is None else kind_of(validation),
     }
     parts = [samples] if validation is None else [samples, validation]
@@ -39,6 +48,9 @@ def divide(
     spans = []
     for number, prefix in enumerate(("", "validation ")[: len(parts)]):
         lengths = [own[number][0] for _, own in everyones]
+        if fed and number == 0:
+            spans.append(Span(0, 0, 0))
+            continue
         if sum(lengths) == 0:
             raise ValueError(f"{prefix}X is empty on every rank; give at least one sample")
         if not any(own[number][1] > 0.0 for _, own in everyones):

@@ -1,4 +1,4 @@
-"""Where mini-batches come from, and a run on them, which may be stopped and taken up anywhere in an epoch."""
+"""A run on mini-batches, which may be stopped and taken up anywhere in an epoch, and what a batch must be."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipdlam.agreement import refuse_mismatch
 from ipdlam.batchwise import Batchwise
 from ipdlam.checkpoint import RowStore, differences
 from ipdlam.checks import check_integer, check_number
 from ipdlam.course import Course
+from ipdlam.distributed import SERIAL, Group
 from ipdlam.errors import DivergenceError
 from ipdlam.inputs import ArrayLike, RowSource, Samples, as_tensor, check_samples
 from ipdlam.linalg import all_finite
@@ -45,6 +47,8 @@ class BatchRun(Course):
     planned: tuple[int, int] = (0, 0)  # the epochs over which the steps descend; none in a loop of the user's
     epoch_batches: int | None = None  # of the last epoch, or of this one where it is known
     skipped: int = 0  # batches with NaN or infinity
+    group: Group = SERIAL  # the processes that share the batches
+    agreed: bool = False  # whether they have made sure that they begin alike
 
     def last_weights(self) -> Weights:
         if self.weights is not None:
@@ -56,8 +60,36 @@ class BatchRun(Course):
         return {**super().tensors(), **self.state.tensors(), "order": self.order}
 
     def fingerprints(self) -> dict[str, Any]:
-        found = super().fingerprints()
-        return found if len(self.samples) else {**found, "training": None}  # a loader cannot be told from another
+        return self._known(super().fingerprints())
+
+    def fingerprints_by_row(self, group: Group = SERIAL) -> dict[str, Any]:
+        return self._known(super().fingerprints_by_row(group))
+
+    def _known(self, found: dict[str, Any]) -> dict[str, Any]:
+        return {**found, "training": None} if self.is_fed else found  # a loader cannot be told from another
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether batches come from elsewhere, and not from samples of the run's own."""
+        return isinstance(self.samples, NoSamples)
+
+    def place(self) -> dict[str, Any]:
+        own = {"batches": self.state.batches, "batches of this epoch": self.position, "planned": list(self.planned)}
+        return {**super().place(), **own}
+
+    def everything(self) -> list[Tensor]:
+        """The model's weights and all else that the next batch changes."""
+        network = self.state.network
+        biases = [bias for l in network.numbers if (bias := network.bias(l)) is not None]
+        return [*(network.weight(l) for l in network.numbers), *biases, *self.state.tensors().values()]
+
+    def begin_alike(self, settings: dict[str, Any]) -> None:
+        """Refuse what is not the same on all processes, but for the weights and moves, which become those of rank 0."""
+        if self.group.size > 1 and not self.agreed:
+            network, state = self.state.network.to_dict(), self.state.counters()
+            refuse_mismatch(self.group.everyones({"settings": settings, "network": network, "state": state}))
+            self.group.same_(self.everything())
+        self.agreed = True
 
     def counters(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("position", "losses", "counted", "epoch_batches", "skipped")}
@@ -95,7 +127,7 @@ class BatchRun(Course):
     def check_batch(
         self, skip: bool, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Samples | None:
-        """A batch to learn from; None for one with NaN or infinity that is to be skipped, or of weight zero."""
+        """A batch to learn from, without rows where all have weight zero; None for one with NaN that is skipped."""
         network, loss = self.state.network, self.state.settings.loss
         given = check_kinds(network, x, y, sample_weight)
         bad = [name for name, tensor in given.items() if skip and tensor.is_floating_point() and not all_finite(tensor)]
@@ -104,9 +136,11 @@ class BatchRun(Course):
             message = f"a batch was skipped: {bad[0]} holds NaN or infinity ({self.skipped} so far)"
             warnings.warn(message, UserWarning, stacklevel=4)
             return None
-        if sample_weight is not None and not bool(given["sample_weight"].any()):
-            return None  # nothing counts
-        return check_samples(network, loss, given["x"], given["y"], given.get("sample_weight")).counted()
+        if sample_weight is not None and len(x) and not bool(given["sample_weight"].any()):
+            nothing = no_samples(network)
+            return Samples(nothing.X, nothing.y, nothing.X.new_zeros(0))
+        part = self.group.size > 1
+        return check_samples(network, loss, given["x"], given["y"], given.get("sample_weight"), part=part).counted()
 
     def divergence(self) -> DivergenceError:
         """What to raise where a batch cannot be learned from; the run is over."""
@@ -127,10 +161,10 @@ class BatchRun(Course):
         within = min(1.0, self.position / self.epoch_batches) if self.epoch_batches else 0.0
         return (self.iteration + within - first) / (last - first)
 
-    def plan_until(self, epochs: int) -> None:
+    def plan_until(self, iterations: int) -> None:
         """Keep the plan where it reaches that far, so that a stopped run goes on alike; else make a new one."""
-        if self.planned[1] < epochs:
-            self.planned, self.state.rise_from = (self.iteration, epochs), self.state.batches
+        if self.planned[1] < iterations:
+            self.planned, self.state.rise_from = (self.iteration, iterations), self.state.batches
 
 
 def fill_state(state: Batchwise, saved: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -161,21 +195,27 @@ def length_of(loader: Loader) -> int | None:
         return None
 
 
-def batches_of(samples: Samples, order: Tensor, batch_size: int, skip: int) -> Iterator[Samples]:
-    """The samples in this order, so many at a time, without the first ``skip`` batches."""
-    for rows in samples.rows(batch_size)[skip:]:
-        yield samples.picked(order[rows])
+def unit_of(weight: Tensor, group: Group = SERIAL) -> float:
+    """The weight that counts as one sample: the smallest, or a hundredth of the mean where that is tiny.
+
+    Samples of weight zero, of which there are none here, do not count.
+    """
+    own = (float(weight.min()), float(weight.mean())) if len(weight) else (float("inf"), 0.0)
+    given = group.numbers(*own, float(len(weight)))
+    samples = sum(count for _, _, count in given)
+    smallest = weight.new_tensor(min(least for least, _, _ in given))
+    mean = weight.new_tensor(sum(mean * (count / samples) for _, mean, count in given))
+    return float(torch.maximum(smallest, 0.01 * mean))
 
 
-def unit_of(weight: Tensor) -> float:
-    """The weight that counts as one sample: the smallest, or a hundredth of the mean where that is tiny."""
-    return float(torch.maximum(weight[weight > 0].min(), 0.01 * weight.mean()))
+class NoSamples(Samples):
+    """What a run has for samples where its batches come from elsewhere."""
 
 
-def no_samples(network: Network) -> Samples:
-    """What a run has where its batches come from elsewhere."""
+def no_samples(network: Network) -> NoSamples:
+    """What a run, or a process in one batch, has where there are none."""
     weight = network[1].linear.weight.detach()
-    return Samples(weight.new_zeros(0, network.inputs), weight.new_zeros(0, network.outputs), None)
+    return NoSamples(weight.new_zeros(0, network.inputs), weight.new_zeros(0, network.outputs), None)
 
 
 def is_array(X: Any) -> bool:

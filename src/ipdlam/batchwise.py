@@ -7,6 +7,23 @@ Each layer's weights take a step along the minimiser of a proximal least-squares
 
 with ``a_(l-1)`` centred where there is a bias to make up for the mean. What that step does to the layer's outputs is
 measured, and sets its length: see :meth:`Batchwise.length`.
+
+Several processes hold some of a batch's samples each. ``N_l`` is a sum over samples, so what a process works out is its
+own part of it, and the rest is done by all of them alike. With p of them, a meeting of 24 p bytes
+(:mod:`ipdlam.distributed`) and numbers of e bytes in the model's precision, a batch takes
+
+    loss, size of z_L* - z_L and of its pull on a_(L-1):  a meeting and 24 p bytes, 16 p for L = 1
+    size of every further pull, which needs the last:     L - 2 meetings
+    N_l and its bias:                                     a meeting and e sum_l (d_l d_(l-1) + d_l) bytes
+    what the last layer's step does to its outputs:       a meeting
+
+and now and then some more: sizes of all z_l in the first one (8 p L bytes), what the other steps do in the first ten
+and every eighth (8 p L bytes, for L > 1), the memory of inputs in the first four, every eighth, and every 17th after
+the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)) bytes). Without bias a layer has no d_l, nor the
+last d_(l-1). Before that, batches that processes give (of loaders, of ``step``) take a meeting, and so do sample
+weights, and one more where steps are measured. The ``N_l`` are sent in the model's precision, in which they are worked
+out: float64 would double the traffic and make no digit better. All processes get the same bits of a sum, and what
+follows it is done element by element.
 """
 
 from __future__ import annotations
@@ -22,13 +39,14 @@ from torch import Tensor
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import SolveError
 from ipdlam.inputs import Samples
-from ipdlam.linalg import all_finite, root_mean_square
+from ipdlam.linalg import all_finite
 from ipdlam.metric import InputMemory
 from ipdlam.network import Network
+from ipdlam.parts import Part, part_of
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.schedules import StepSchedule
 from ipdlam.settings import describe
-from ipdlam.start import CONSTANT, Forward, forward, knows_something, mean_row, rescale, share_of
+from ipdlam.start import CONSTANT, Forward, forward, knows_something, rescale
 from ipdlam.targets import output_change, sweep
 
 SCHEDULE = StepSchedule()
@@ -94,6 +112,10 @@ class Direction:
         """The same one, shorter or longer."""
         return Direction(self.left, self.right * factor, None if self.bias is None else self.bias * factor)
 
+    def multiplied_out(self) -> Direction:
+        """The same one as a matrix of its own."""
+        return self if self.left is None else Direction(None, self.left.mT @ self.right, self.bias)
+
     def applied(self, a: Tensor) -> Tensor:
         """What it does to the outputs of its layer at the inputs ``a``."""
         moved = a @ self.right.mT
@@ -117,6 +139,7 @@ class Batchwise:
         self.move_W = {l: torch.zeros_like(weight) for l, weight in W.items()}  # W - W_previous, but for its length
         self.move_b = {l: None if bias is None else torch.zeros_like(bias) for l, bias in b.items()}
         self.prepared = False
+        self.intact = True  # False in the middle of a batch, and for good where that fails
         self.weight_unit: float | None = None  # a sample's weight that counts as one sample; by default a batch's mean
         self.batches = 0
         self.rise_from = 0  # the batch from which the steps rise
@@ -174,38 +197,46 @@ class Batchwise:
 
         ``progress`` is how much of the planned training is done, from 0 to 1. A loss that is not finite makes no step.
         """
-        settings, layers = self.settings, len(self.network)
+        settings, layers, part = self.settings, len(self.network), part_of(batch)
+        W = {l: self.network.weight(l) for l in self.network.numbers}
         passed = forward(self.network, batch.X)
         targets = batch.targets(settings.loss, slice(None), self.network.outputs)
-        share = share_of(batch)
-        losses = settings.loss.value(targets, passed.z[layers])
-        loss = float(losses.mean() if share is None else losses @ share)
+        outputs = passed.z[layers]
+        measures = [part.mean_of(settings.loss.value(targets, outputs))]
+        if math.isfinite(measures[0].own):
+            first = output_change(settings.loss, targets, outputs, settings.penalty * (1.0 + settings.proximity))
+        else:  # nobody will need it
+            first = torch.full_like(outputs, torch.nan)
+        pull = first @ W[layers] if layers > 1 else None
+        measures += [part.size_of(x) for x in (first, pull) if x is not None]
+        if self.distance == 0.0:  # the first batch
+            measures += [part.size_of(z) for z in passed.z.values()]
+        loss, distance, *sizes = part.complete(*measures)
         if not math.isfinite(loss):
             return loss
-        samples = self._samples_in(batch)
-        self._remember(passed, share, samples)
-        weight = settings.penalty * (1.0 + settings.proximity)
-        first = output_change(settings.loss, targets, passed.z[layers], weight)
-        distance = root_mean_square(first, share)
-        if self.distance == 0.0:  # the first batch
-            self.sizes, self.distance = {l: root_mean_square(z, share) for l, z in passed.z.items()}, distance
-        W = {l: self.network.weight(l) for l in self.network.numbers}
-        changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes, share)
+        self.intact = False
+        pulled = None if pull is None else (pull, sizes.pop(0))
+        if self.distance == 0.0:
+            self.sizes, self.distance = dict(zip(passed.z, sizes, strict=True)), distance
+        samples = self._samples_in(part)
+        self._remember(passed, part, samples)
+        changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes, part, pulled)
         self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
-        part = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
+        counts = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
         directions = {}
         for l, change in changes.items():
-            change.mul_(1.0 / len(batch) if share is None else share.unsqueeze(1))
+            change.mul_(1.0 / part.rows if part.share is None else part.share.unsqueeze(1))
             directions[l] = self._direction(l, change, passed.a[l - 1])
-        directions[layers] = self._bounded(directions[layers], passed.a[layers - 1], share)
-        self._measure_norms(directions, passed, share, part)
+        directions = self._of_all(directions, part)
+        directions[layers] = self._measured(directions, passed, part, counts)
         for l, direction in directions.items():
-            self._move(l, direction, part)
+            self._move(l, direction, counts)
         far = FADING * self.distance
         # Hidden layers' directions have no size of their own. Without this they would never come to rest.
         fade = min(1.0, distance / far) if far > 0.0 else 1.0
         self._step(self.length(progress), fade)
         self.batches += 1
+        self.intact = True
         return loss
 
     def length(self, progress: float) -> float:
@@ -224,26 +255,34 @@ class Batchwise:
         """Once, on the first samples that differ: rescale the layers, unless the weights are to be kept."""
         if self.prepared:
             return
-        spread = batch.X - mean_row(batch.X, share_of(batch))
-        if root_mean_square(spread) <= CONSTANT * root_mean_square(batch.X):
+        part = part_of(batch)
+        spread, plain = batch.X - part.mean_row(batch.X), part.unweighted()
+        deviation, size = plain.complete(plain.size_of(spread), plain.size_of(batch.X))
+        if deviation <= CONSTANT * size:
             return
         if start == "rescale" or (start == "auto" and not knows_something(self.network, self.settings.loss, batch)):
-            before = self.network.read()
+            before, self.intact = self.network.read(), False
             rescale(self.network, self.settings.loss, batch)
             if not all(all_finite(parameter.detach()) for parameter in self.network.model.parameters()):
                 self.network.write(*before)
                 raise SolveError("the layers cannot be scaled: their outputs, or the targets, overflow")
-            self.distance = 0.0  # to be measured anew
+            self.distance, self.intact = 0.0, True  # the distance is to be measured anew
         self.prepared = True
 
-    def _remember(self, passed: Forward, share: Tensor | None, samples: float) -> None:
+    def _remember(self, passed: Forward, part: Part, samples: float) -> None:
         """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
         early = self.batches < EARLY
         if self.batches >= ALL_AT_FIRST and self.batches % (REMEMBER_EARLY if early else REMEMBER_EVERY):
             return
         for l, memory in self.memories.items():
-            memory.remember(passed.a[l - 1], share, samples)
-            if early or self.batches % REFRESH_EVERY == 0:
+            memory.remember(passed.a[l - 1], part.share, samples, rows=part.rows, past=part.group.is_first)
+        if part.group.size > 1:
+            sums = {l: memory.sums() for l, memory in self.memories.items()}
+            part.group.sum_(*(tensor for own in sums.values() for tensor in own))
+            for l, summed in sums.items():
+                self.memories[l].put_back(summed)
+        if early or self.batches % REFRESH_EVERY == 0:
+            for memory in self.memories.values():
                 memory.refresh()
 
     def _direction(self, l: int, change: Tensor, a: Tensor) -> Direction:
@@ -257,7 +296,7 @@ class Batchwise:
         if memory.freedom > 0.0:
             # A sample far out would be fitted at any price, and change what all others get.
             unusual = memory.leverage(centred, along).div_(OUTLYING * memory.freedom)
-            if float(unusual.max()) > 1.0:
+            if len(a) and float(unusual.max()) > 1.0:
                 change = change / unusual.clamp_min_(1.0).unsqueeze(1)
         if len(a) <= change.shape[1]:
             left, right = change, memory.solve(centred, along)
@@ -269,30 +308,41 @@ class Batchwise:
         shift = right @ memory.mean
         return Direction(left, right, total - (shift if left is None else left.mT @ shift))
 
-    def _bounded(self, direction: Direction, a: Tensor, share: Tensor | None) -> Direction:
-        """The last layer's direction, shortened where it would change the outputs by more than they were off first."""
-        moved = root_mean_square(direction.applied(a), share)
-        return direction if moved <= self.distance else direction.scaled(self.distance / moved)
+    def _of_all(self, directions: dict[int, Direction], part: Part) -> dict[int, Direction]:
+        """The directions of the whole batch: sums of those of its parts."""
+        if part.group.size == 1:
+            return directions
+        found = {l: direction.multiplied_out() for l, direction in directions.items()}
+        pieces = ((direction.right, direction.bias) for direction in found.values())
+        part.group.sum_(*(tensor for pair in pieces for tensor in pair if tensor is not None))
+        return found
 
-    def _measure_norms(
-        self, directions: dict[int, Direction], passed: Forward, share: Tensor | None, part: float
-    ) -> None:
-        """Every few batches take into the running averages what the directions would do to the layers' outputs."""
-        if self.batches >= 10 and self.batches % MEASURE_EVERY:
-            return
-        self.measured += 1
-        new = max(1.0 - NORM_MEMORY, 1.0 / self.measured) * part
-        some = None if share is None else share[:MEASURED_ROWS] / share[:MEASURED_ROWS].sum()
-        for l in self.network.numbers[:-1]:
-            moved = directions[l].applied(passed.a[l - 1][:MEASURED_ROWS])
-            self.norms[l] += new * (root_mean_square(moved, some) - self.norms[l])
+    def _measured(self, directions: dict[int, Direction], passed: Forward, part: Part, counts: float) -> Direction:
+        """The last layer's direction, shortened where it would change the outputs by more than they were off first.
 
-    def _move(self, l: int, direction: Direction, part: float) -> None:
+        Every few batches, what the others would do to the outputs of their layers goes into the running averages.
+        """
+        layers, hidden = len(self.network), self.network.numbers[:-1]
+        last = directions[layers]
+        measures = [part.size_of(last.applied(passed.a[layers - 1]))]
+        measuring = self.batches < 10 or self.batches % MEASURE_EVERY == 0
+        if measuring and hidden:
+            here, some = part.leading(MEASURED_ROWS)
+            measures += [some.size_of(directions[l].applied(passed.a[l - 1][:here])) for l in hidden]
+        moved, *norms = part.complete(*measures)
+        if measuring:
+            self.measured += 1
+            new = max(1.0 - NORM_MEMORY, 1.0 / self.measured) * counts
+            for l, norm in zip(hidden, norms, strict=True):
+                self.norms[l] += new * (norm - self.norms[l])
+        return last if moved <= self.distance else last.scaled(self.distance / moved)
+
+    def _move(self, l: int, direction: Direction, counts: float) -> None:
         """``W_hat - W`` and the new direction are one running average of directions."""
         beta, move_b = self.settings.inertia, self.move_b[l]
-        direction.add_to(self.move_W[l], beta, (1.0 - beta) * part)
+        direction.add_to(self.move_W[l], beta, (1.0 - beta) * counts)
         if move_b is not None and direction.bias is not None:
-            move_b.mul_(beta).add_(direction.bias, alpha=(1.0 - beta) * part)
+            move_b.mul_(beta).add_(direction.bias, alpha=(1.0 - beta) * counts)
 
     def _step(self, length: float, fade: float) -> None:
         """All weights along their moves; none of them where one would overflow."""
@@ -320,11 +370,11 @@ class Batchwise:
             return min(1.0, self.rows / (SAMPLES_NEEDED * max(1.0, self.memories[l].freedom)))
         return self.sizes[l] / self.norms[l] if self.norms[l] > 0.0 else 0.0
 
-    def _samples_in(self, batch: Samples) -> float:
+    def _samples_in(self, part: Part) -> float:
         """For how many samples a batch counts; the unit of weights does not matter."""
-        if batch.weight is None or self.weight_unit is None:
-            return float(len(batch))
-        return float(batch.weight.sum()) / self.weight_unit
+        if part.share is None or self.weight_unit is None:
+            return float(part.rows)
+        return part.count / self.weight_unit
 
     def _kind(self) -> tuple[torch.dtype, torch.device]:
         return self.network.dtype, self.network.device

@@ -84,6 +84,13 @@ class Course(ABC):
             }
         return self._row_fingerprints
 
+    def place(self) -> dict[str, Any]:
+        """Where the run stands; the same on all processes."""
+        return {"iterations so far": len(self.history)}
+
+    def plan_until(self, iterations: int) -> None:  # noqa: B027 (most have no plan)
+        """Prepare for a loop that ends after so many iterations, if nothing ends it earlier."""
+
     def counters(self) -> dict[str, Any]:
         """Everything else on which the rest of the run depends, in plain JSON types."""
         return {

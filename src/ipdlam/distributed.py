@@ -40,7 +40,7 @@ from ipdlam.interrupts import uninterrupted
 T = TypeVar("T")
 
 KNOWN = "_known_to_all_ranks"  # marks what was raised by a meeting: it needs no telling
-PURPOSES = ("agree", "sum", "give a number", "gather", "compare", "spread")  # what ranks meet for
+PURPOSES = ("agree", "sum", "give a number", "give numbers", "gather", "compare", "spread")  # what ranks meet for
 FINE, STOPPED, INTERRUPTED, NOT_SAVED, FAILED = range(5)  # what a rank says at a meeting, the worst last
 
 
@@ -80,15 +80,19 @@ class Group:
         return self.rank == 0
 
     def sum_(self, *parts: Tensor) -> None:
-        """Replace float64 tensors by their sums over the ranks, the same bits on each."""
+        """Replace tensors of one precision by their sums over the ranks, the same bits on each."""
 
     def total(self, *numbers: float) -> tuple[float, ...]:
         """The sums of numbers over the ranks."""
         return numbers
 
+    def numbers(self, *own: float) -> list[tuple[float, ...]]:
+        """The numbers that each rank gave, by rank; one of them takes a meeting and nothing else."""
+        return [own]
+
     def first_number(self, number: float) -> float:
         """The number of rank 0."""
-        return number
+        return self.numbers(number)[0][0]
 
     def everyones(self, value: T) -> list[T]:
         """What each rank gave, by rank; small things, now and then."""
@@ -112,6 +116,11 @@ class Group:
         """What is raised in the block is raised on all ranks: the others hear of it when they next meet."""
         yield
 
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Ctrl-C does not part this rank from the others half-way; it is told at the next meeting."""
+        yield
+
 
 SERIAL = Group()
 
@@ -129,7 +138,7 @@ class Processes(Group):
     def sum_(self, *parts: Tensor) -> None:
         sizes = [part.numel() for part in parts]
         flat = torch.cat([part.reshape(-1).to(self.device) for part in parts])
-        with self._meeting():
+        with self.in_step():
             self._exchange("sum")
             self._all_reduce(flat)
         for part, summed in zip(parts, torch.split(flat, sizes), strict=True):
@@ -140,15 +149,21 @@ class Processes(Group):
         self.sum_(sums)
         return tuple(sums.tolist())
 
-    def first_number(self, number: float) -> float:
-        numbers: list[float] = []
-        with self._meeting():
-            numbers = self._exchange("give a number", number=number)
-        return numbers[0]
+    def numbers(self, *own: float) -> list[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = []
+        with self.in_step():
+            if len(own) == 1:
+                return [(number,) for number in self._exchange("give a number", number=own[0])]
+            self._exchange("give numbers")
+            table = torch.zeros(self.size, len(own), dtype=torch.float64, device=self.device)
+            table[self.rank] = torch.tensor(own, dtype=torch.float64)
+            self._all_reduce(table)
+            found = [tuple(numbers) for numbers in table.tolist()]
+        return found
 
     def everyones(self, value: T) -> list[T]:
         found: list[T] = []
-        with self._meeting():
+        with self.in_step():
             self._exchange("gather")
             found = self._gather(value)
         return found
@@ -167,18 +182,18 @@ class Processes(Group):
 
     def same_(self, tensors: Iterable[Tensor]) -> None:
         given = list(tensors)
-        with self._meeting():
+        with self.in_step():
             if len(set(self._exchange("compare", number=fingerprint(given)))) > 1:
                 self._broadcast(0, given)
 
     def spread_(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
-        with self._meeting():
+        with self.in_step():
             self._exchange("spread")
             for owner, given in sorted(tensors.items()):
                 self._broadcast(owner, given)
 
     def agree(self) -> None:
-        with self._meeting():
+        with self.in_step():
             self._exchange("agree")
 
     @contextmanager
@@ -192,8 +207,7 @@ class Processes(Group):
             raise
 
     @contextmanager
-    def _meeting(self) -> Iterator[None]:
-        """Ctrl-C does not part this rank from the others half-way; it is told at the next meeting."""
+    def in_step(self) -> Iterator[None]:
         try:
             with uninterrupted():
                 yield

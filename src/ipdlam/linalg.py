@@ -117,13 +117,6 @@ def gain(W: Tensor, c: float, name: str) -> Tensor:
     return torch.cholesky_solve(exact.mT, factor).mT.to(W.dtype)
 
 
-def root_mean_square(x: Tensor, share: Tensor | None = None) -> float:
-    """Over all entries; ``share`` are the parts that the rows have in the mean, equal ones where None."""
-    if share is None:
-        return float(torch.linalg.vector_norm(x)) / math.sqrt(max(1, x.numel()))
-    return math.sqrt(float(torch.linalg.vector_norm(x, dim=1).square() @ share) / max(1, x.shape[1]))
-
-
 def all_finite(matrix: Tensor) -> bool:
     """Whether no entry is NaN or infinite (nor so large that the sum of all overflows)."""
     return math.isfinite(float(matrix.sum()))
@@ -156,3 +149,16 @@ def complete_symmetric(total: Tensor) -> Tensor:
     for start, stop in pairwise(strips(total.shape[1])):
         total[stop:, start:stop] = total[start:stop, stop:].mT
     return total
+
+
+def upper_half(matrix: Tensor) -> Tensor:
+    """The upper triangle of a symmetric matrix, row by row: what there is to send of it."""
+    return torch.cat([row[i:] for i, row in enumerate(matrix)])
+
+
+def fill_symmetric(matrix: Tensor, half: Tensor) -> None:
+    """Make a matrix, in place, the symmetric one of this :func:`upper_half`."""
+    matrix.triu_()  # products leave some of the lower triangle
+    for i, row in enumerate(torch.split(half, list(range(matrix.shape[0], 0, -1)))):
+        matrix[i, i:] = row
+    matrix += matrix.triu(1).mT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ipdlam.linalg import add_symmetric_product, complete_symmetric
+from ipdlam.linalg import add_symmetric_product, complete_symmetric, fill_symmetric, upper_half
 
 REMEMBERED_BATCHES = 20  # how many of the batches that are looked at the memory reaches back
 REMEMBERED_SAMPLES = 4096  # and no fewer samples than these, however small the batches
@@ -43,20 +43,41 @@ class InputMemory:
         """All that it remembers, but for :attr:`samples`."""
         return {name: getattr(self, name) for name in ("mean", "second", "U", "shrink", "damping")}
 
-    def remember(self, a: Tensor, share: Tensor | None, samples: float | None = None) -> None:
+    def remember(
+        self,
+        a: Tensor,
+        share: Tensor | None,
+        samples: float | None = None,
+        *,
+        rows: int | None = None,
+        past: bool = True,
+    ) -> None:
         """Take a batch into the running averages; ``share`` are the samples' parts of it, equal ones where None.
 
-        It counts for so many ``samples``, by default for its rows; where samples have weights, for their sum.
+        It counts for so many ``samples``, by default for its rows; where samples have weights, for their sum. Of
+        several processes, which hold some of its ``rows`` each, one has a ``past``: the :meth:`sums` of all of them
+        are then the averages.
         """
-        samples = float(len(a)) if samples is None else samples
+        rows = len(a) if rows is None else rows
+        samples = float(rows) if samples is None else samples
         most = max(REMEMBERED_BATCHES * samples, REMEMBERED_SAMPLES)
         new = samples / (self.samples + samples)
         self.samples = min(self.samples + samples, most)
-        weighted = a * (new / len(a)) if share is None else a * (new * share).unsqueeze(1)
+        keep = 1.0 - new if past else 0.0
+        weighted = a * (new / rows) if share is None else a * (new * share).unsqueeze(1)
         if self.centred:
-            self.mean.mul_(1.0 - new).add_(weighted.sum(0))
-        self.second.mul_(1.0 - new)
+            self.mean.mul_(keep).add_(weighted.sum(0))
+        self.second.mul_(keep)
         add_symmetric_product(self.second, weighted, a)
+
+    def sums(self) -> list[Tensor]:
+        """What is to be summed over processes after :meth:`remember`."""
+        half = upper_half(self.second)
+        return [self.mean, half] if self.centred else [half]
+
+    def put_back(self, sums: list[Tensor]) -> None:
+        """Take the :meth:`sums` over all processes for the averages; the mean is in its place."""
+        fill_symmetric(self.second, sums[-1])
 
     def refresh(self) -> None:
         """Make the metric anew from the averages: one step of subspace iteration from the last eigenvectors."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from os import PathLike
 from typing import Any
 
@@ -12,39 +12,38 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
+from ipdlam.agreement import divide
 from ipdlam.batches import (
     BatchRun,
     Loader,
-    batches_of,
-    check_batch_parts,
+    NoSamples,
     check_loader,
     default_batch_size,
     fill_state,
     is_array,
-    length_of,
     no_samples,
     unit_of,
 )
 from ipdlam.batchwise import Batchwise, StepSettings
 from ipdlam.checkpoint import Checkpoint
 from ipdlam.checks import check_integer, check_seed
-from ipdlam.errors import CheckpointError, DivergenceError, SolveError
+from ipdlam.distributed import Group, Span, current_group
+from ipdlam.epoch import finish_epoch, take
+from ipdlam.errors import CheckpointError
 from ipdlam.evaluation import evaluate
+from ipdlam.feeding import everyones_part, joined
 from ipdlam.history import History, Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData, validation_parts
 from ipdlam.interrupts import uninterrupted
-from ipdlam.linalg import all_finite
 from ipdlam.loop import Callback, Stopping, check_callbacks
 from ipdlam.network import Network
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.resumable import Resumable
 from ipdlam.settings import by_name, rebuild
 from ipdlam.shards import default_chunk_size
-from ipdlam.start import count
 
 STARTS = ("auto", "rescale", "keep")
 BAD_BATCHES = ("refuse", "skip")
-START_ROWS = 256  # of the samples that the start is scaled on, where batches are smaller
 
 
 class MiniBatchIPDLAM(Resumable[BatchRun]):
@@ -59,6 +58,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     and every ``W_l`` steps from its inertial point towards them in the metric of the (centred) activations it has seen,
     ``W_l <- W_hat + eta_l (z_l* - z_l)^T a_(l-1) M_l^-1 / m`` with ``M_l = cov(a_(l-1)) + delta mean variance``. The
     step ``eta_l`` is measured in the layer's own outputs, so it means the same in every network (docs/minibatch.md).
+    Where a process group of ``torch.distributed`` is initialised, its processes train one model together: each gives
+    its own samples, or its own part of every batch (docs/distributed.md).
 
     Parameters
     ----------
@@ -154,7 +155,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         ``X`` alone may be any iterable of batches ``(x, y)`` or ``(x, y, sample_weight)`` that can be gone through once
         for every epoch, such as a ``DataLoader``. Its training scores are the mean losses as they were met. Ctrl-C ends
         an epoch between two batches, and ``continue_fit`` goes on with the next one (with a loader, with the next
-        epoch: a loader cannot be entered half-way).
+        epoch: a loader cannot be entered half-way). Of several processes each gives its samples, or a loader of its
+        parts of the batches; one that ends early goes on without samples.
         """
         check_integer("epochs", epochs, 0)
         stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
@@ -180,18 +182,22 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         return self.go_on(stopping, callbacks)
 
     def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
-        run = self._whole_run()
-        if not light and run.loader is None and not len(run.samples):
-            raise CheckpointError("a run of step(x, y) has no data to be loaded with; save state_dict(), or light=True")
-        super().save(path, light=light)
+        with self.group.telling():
+            run = self._whole_run()
+            if not light and run.loader is None and run.is_fed:
+                raise CheckpointError(
+                    "a run of step(x, y) has no data to be loaded with; save state_dict(), or light=True"
+                )
+            super().save(path, light=light)
 
     def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
-        run = self._whole_run()
-        if run.loader is None and not len(run.samples):
-            raise RuntimeError("the run is one of step(x, y) and has no data of its own; call fit(X, y)")
-        run.plan_until(stopping.iterations)
+        with self.group.telling():
+            run = self._whole_run()
+            if run.loader is None and run.is_fed:
+                raise RuntimeError("the run is one of step(x, y) and has no data of its own; call fit(X, y)")
         return super().go_on(stopping, callbacks)
 
+    @torch.no_grad()
     def start(
         self,
         X: ArrayLike | Loader,
@@ -200,36 +206,46 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
     ) -> None:
-        """Check the data, and begin a run from the model as it is."""
-        self.network = Network(self.model)
-        data: Any = X
-        self._run = self._allocate(*self._check_data(data, y, sample_weight, validation_data))
-        self._run.loader = None if is_array(X) else data
-        self._run.whole = True
+        """Check the data, and begin a run from the model as it is (on rank 0)."""
+        self.group = self._joined()
+        with self.group.telling():
+            self.network = Network(self.model)
+            data: Any = X
+            run = self._allocate(*self._check_data(data, y, sample_weight, validation_data))
+            run.begin_alike(self._described())
+            run.loader = None if is_array(X) else data
+            run.whole = True
+            self._run = run
 
     @torch.no_grad()
     def step(self, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """One batch of your own loop; the mean loss of the model on it before the step.
 
-        The first call begins a run. A batch that is skipped gives NaN; one that diverges leaves the weights alone.
+        The first call begins a run. A batch that is skipped gives NaN; one that diverges leaves the weights alone. Of
+        several processes each gives its part of the batch, which may be arrays of no rows.
         """
         run = self._begun()
-        batch = run.check_batch(self.bad_batches == "skip", x, y, sample_weight)
-        if batch is None:
-            return float("nan")
-        state, run.weights = run.state, None
-        if run.planned != (0, 0):  # a loop that goes on from what fit left has a descent of its own
-            run.planned, state.rise_from = (0, 0), state.batches
-        progress = (state.batches - state.rise_from) / self.horizon if self.horizon is not None else 0.0
-        started = time.perf_counter()
-        with uninterrupted():
-            loss = self._take(run, batch, progress)
-        run.seconds += time.perf_counter() - started
+        with self.group.telling():
+            self._check_whole(run)
+            run.begin_alike(self._described())
+            own = run.check_batch(self.bad_batches == "skip", x, y, sample_weight)
+            batch = joined(run, own, everyones_part(run, own))
+            if batch is None:
+                return float("nan")
+            state, run.weights = run.state, None
+            if run.planned != (0, 0):  # a loop that goes on from what fit left has a descent of its own
+                run.planned, state.rise_from = (0, 0), state.batches
+            progress = (state.batches - state.rise_from) / self.horizon if self.horizon is not None else 0.0
+            started = time.perf_counter()
+            with uninterrupted():
+                loss = take(run, batch, progress, self.start_from)
+            run.seconds += time.perf_counter() - started
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, besides the model's weights; its tensors are copies."""
         run = self._begun()
+        self._check_whole(run)
         state, counters = run.state, run.state.counters()
         if run.planned != (0, 0):  # as step does
             counters["rise_from"] = state.batches
@@ -243,15 +259,17 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the trainer of :meth:`state_dict` would have, with :meth:`step`; its settings must be this one's."""
-        self.network = Network(self.model)
-        run = self._allocate(no_samples(self.network), None)
+        self.group, self.network = self._joined(), Network(self.model)
+        run = self._new_run(no_samples(self.network))
         fill_state(run.state, state, self.settings_dict())
         run.whole = True
         self._run = run
 
     def settings_dict(self) -> dict[str, Any]:
+        return {**self.settings.to_dict(), **self._more_settings()}
+
+    def _more_settings(self) -> dict[str, Any]:
         return {
-            **self.settings.to_dict(),
             "batch_size": self.batch_size,
             "seed": self.seed,
             "start": self.start_from,
@@ -284,13 +302,36 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
         return cls(model, **{**settings, "loss": rebuild("loss", settings["loss"], LOSSES)})
 
+    @classmethod
+    def _joined(cls) -> Group:
+        return current_group()
+
     def _allocate(self, samples: Samples, validation: Samples | None) -> BatchRun:
+        fed = isinstance(samples, NoSamples)
+        spans = divide(self.group, self._described(), self.network, samples, validation, fed=fed)
         samples = samples.counted()
-        size = default_batch_size(len(samples)) if self.batch_size is None else self.batch_size
+        if spans is not None and samples.weight is not None:
+            counts = [int(number) for (number,) in self.group.numbers(float(len(samples)))]
+            spans = Span.of_rank(self.group.rank, counts), spans[1]
+        return self._new_run(samples, validation, spans)
+
+    def _new_run(
+        self, samples: Samples, validation: Samples | None = None, spans: tuple[Span, Span | None] | None = None
+    ) -> BatchRun:
+        total = len(samples) if spans is None else spans[0].total
+        size = default_batch_size(total) if self.batch_size is None else self.batch_size
         order, state = torch.Generator().manual_seed(self.seed).get_state(), Batchwise(self.network, self.settings)
         if samples.weight is not None:
-            state.weight_unit = unit_of(samples.weight)
-        return BatchRun(samples, validation, state, size, order)
+            state.weight_unit = unit_of(samples.weight, self.group)
+        return BatchRun(samples, validation, state, size, order, spans=spans, group=self.group)
+
+    def _described(self) -> dict[str, Any]:
+        """The settings, to be compared; a loss that no registry knows by its class."""
+        try:
+            return self.settings_dict()
+        except ValueError:
+            own = {item.name: getattr(self.settings, item.name) for item in dataclasses.fields(self.settings)}
+            return {**own, "loss": type(self.loss).__qualname__, **self._more_settings()}
 
     def _check_data(
         self,
@@ -311,7 +352,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
             return super()._scores(run)
         found: dict[str, Any] = {"train_loss": run.losses / run.counted if run.counted else None}
         if run.validation is not None:
-            held_out = evaluate(self.model, self.loss, run.validation, self.chunk_size)
+            held_out = evaluate(self.model, self.loss, run.validation, self.chunk_size).of_all(self.group)
             found |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.accuracy}
         return found
 
@@ -319,82 +360,23 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     def _next(self, evaluate: bool) -> Record:
         """The rest of this epoch."""
         run = self._whole_run()
-        before = self.network.read()  # to fall back on
-        run.weights = None
-        if run.loader is not None:
-            run.position, run.losses, run.counted = 0, 0.0, 0.0
-        generator = torch.Generator()
-        generator.set_state(run.order)
-        try:
-            started = time.perf_counter()
-            for batch in self._batches(run, generator):
-                with uninterrupted():
-                    if batch is not None:
-                        self._take(run, batch, run.planned_part)
-                    run.position += 1
-                    run.seconds, started = run.seconds + time.perf_counter() - started, time.perf_counter()
-            if not self._sound():
-                raise run.divergence()
-        except BaseException as error:
-            run.whole = run.whole and self._sound() and not isinstance(error, DivergenceError)
-            if run.whole:
-                run.weights = self.network.read()  # restore_best may leave others in the model
-            else:
-                self.network.write(*before)
-            raise
-        if not run.position:
-            raise ValueError(
-                "X has no batches: it was empty in this epoch; give an iterable that can be gone through again"
-            )
-        run.epoch_batches = run.position
-        run.iteration += 1
-        run.order = generator.get_state()
-        run.weights = self.network.read()
+        finish_epoch(run, self.start_from, self.bad_batches == "skip")
         try:
             return self._record(run, run.objective(), evaluate)
         finally:  # also where Ctrl-C ends the evaluation: the epoch is done
             run.position, run.losses, run.counted = 0, 0.0, 0.0
 
-    def _batches(self, run: BatchRun, generator: torch.Generator) -> Iterator[Samples | None]:
-        """What is left of this epoch; None for a batch that is skipped."""
-        if run.loader is None:
-            order = torch.randperm(len(run.samples), generator=generator).to(self.network.device)
-            run.epoch_batches = -(-len(run.samples) // run.batch_size)
-            first = order[: max(run.batch_size, START_ROWS)]
-            run.state.prepare(run.samples.picked(first), self.start_from)
-            yield from batches_of(run.samples, order, run.batch_size, run.position)
-            return
-        run.epoch_batches = length_of(run.loader) or run.epoch_batches
-        for batch in run.loader:
-            yield run.check_batch(self.bad_batches == "skip", *check_batch_parts(batch))
-
-    def _take(self, run: BatchRun, batch: Samples, progress: float) -> float:
-        """Train on one batch."""
-        state = run.state
-        run.whole = False  # what fails in between leaves some layers a step ahead
-        try:
-            state.prepare(batch, self.start_from)
-            loss = state.update(batch, progress)
-        except (SolveError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]  # of what overflows
-            raise run.divergence() from error
-        run.whole = True
-        if not math.isfinite(loss):
-            raise run.divergence()
-        weight = count(batch)
-        run.losses += loss * weight
-        run.counted += weight
-        return loss
-
     def _begun(self) -> BatchRun:
         """The run; a loop of the user's begins one where there is none."""
         if self._run is None:
-            self.network = Network(self.model)
-            self._run = self._allocate(no_samples(self.network), None)
-            self._run.whole = True
-        if not self._run.whole and not len(self._run.samples):
-            raise RuntimeError("the last batch did not end; load_state_dict an earlier state, or make a new trainer")
-        return self._whole_run()
+            self.group = self._joined()
+            with self.group.telling():
+                self.network = Network(self.model)
+                self._run = self._new_run(no_samples(self.network))
+                self._run.whole = True
+        return self._run
 
-    def _sound(self) -> bool:
-        """Whether the model's weights are finite."""
-        return all(all_finite(weight.detach()) for weight in self.model.parameters())
+    def _check_whole(self, run: BatchRun) -> None:
+        if not run.whole and run.is_fed:
+            raise RuntimeError("the last batch did not end; load_state_dict an earlier state, or make a new trainer")
+        self._whole_run()

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ipdlam.linalg import Gram, add_symmetric_product, aligned_empty, complete_symmetric
+from ipdlam.linalg import (
+    Gram,
+    add_symmetric_product,
+    aligned_empty,
+    complete_symmetric,
+    fill_symmetric,
+    upper_half,
+)
 
 FOLD_ROWS = 8192  # so many rows are summed in the working precision before they are added to the float64 sums
 
@@ -103,7 +110,7 @@ class MomentSums:
         found = [self._ZtA.total, self._Zt1, self._Zt1.new_tensor([self._n])]
         if self._known_input is None:
             self._AtA.fold()
-            found += [torch.cat([row[i:] for i, row in enumerate(self._AtA.total)]), self._At1]
+            found += [upper_half(self._AtA.total), self._At1]
         self._rows = 0
         return found
 
@@ -115,10 +122,7 @@ class MomentSums:
         self._n = float(n)
         if self._known_input is None:
             half, At1 = of_input
-            AtA = self._AtA.total.triu_()  # the products leave some of the lower triangle, of this process alone
-            for i, row in enumerate(torch.split(half, list(range(AtA.shape[0], 0, -1)))):
-                AtA[i, i:] = row
-            AtA += AtA.triu(1).mT
+            fill_symmetric(self._AtA.total, half)
             self._At1.copy_(At1)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from torch import nn
 from typing_extensions import Self
 
 from ipdlam.agreement import refuse_mismatch
-from ipdlam.checkpoint import Checkpoint, differences, read_checkpoint, refuse_differences
+from ipdlam.checkpoint import Checkpoint, differences, refuse_differences
 from ipdlam.checks import check_integer
 from ipdlam.course import Course, named
 from ipdlam.distributed import SERIAL, Group
@@ -27,7 +27,7 @@ from ipdlam.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.prox import Loss
-from ipdlam.sharded import write_together
+from ipdlam.sharded import read_together, write_together
 from ipdlam.version import __version__
 
 C = TypeVar("C", bound=Course)
@@ -96,8 +96,8 @@ class Resumable(ABC, Generic[C]):
             run, checked = self._whole_run(), check_callbacks(callbacks)
             self.network.write(*run.last_weights())
             if self.group.size > 1:
-                given = {**dataclasses.asdict(stopping), "iterations so far": len(run.history)}
-                refuse_mismatch(self.group.everyones(given))
+                refuse_mismatch(self.group.everyones({**dataclasses.asdict(stopping), **run.place()}))
+            run.plan_until(stopping.iterations)
         return run_loop(self._next, self.network, run.history, stopping, checked, run.progress, self.group)
 
     def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
@@ -152,7 +152,7 @@ class Resumable(ABC, Generic[C]):
         other data are refused. Without data, ``fit`` and ``start`` begin from the saved weights. ``path`` is a
         checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one is taken.
         """
-        checkpoint = read_checkpoint(Path(path))
+        checkpoint = read_together(cls._joined(), Path(path))
         return cls.take_up(checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data)
 
     @classmethod
@@ -167,9 +167,18 @@ class Resumable(ABC, Generic[C]):
         validation_data: ValidationData | None = None,
     ) -> Self:
         """:meth:`load` for a checkpoint that has been read."""
-        trainer = cls._made_by(checkpoint, model)
-        trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
+        group = cls._joined()
+        with group.telling():
+            trainer = cls._made_by(checkpoint, model)
+            trainer.group = group
+            trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
+            group.agree()
         return trainer
+
+    @classmethod
+    def _joined(cls) -> Group:
+        """The processes that a trainer is to share its work with."""
+        return SERIAL
 
     @classmethod
     def _made_by(cls, checkpoint: Checkpoint, model: nn.Sequential) -> Self:

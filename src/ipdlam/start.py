@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ipdlam.inputs import Samples
-from ipdlam.linalg import root_mean_square
 from ipdlam.network import Network
+from ipdlam.parts import part_of
 from ipdlam.prox import Loss
 
 CONSTANT = 1e-5  # a deviation below this part of the size is rounding
@@ -42,19 +42,19 @@ def rescale(network: Network, loss: Loss, batch: Samples) -> None:
     The last layer's get the mean, and a third of the deviation, of the targets of outputs of zero. Every
     initialisation then starts from the same signal, however deep the network. Without bias there is no shift.
     """
-    layers, a, share = len(network), batch.X, share_of(batch)
+    layers, a, part = len(network), batch.X, part_of(batch)
     targets = batch.targets(loss, slice(None), network.outputs)
     for l in network.numbers:
         W, b = network.weight(l), network.bias(l)
         z = a @ W.mT  # beside a bias, small inputs would be rounded off
-        mean = mean_row(z, share) if b is not None else z.new_zeros(z.shape[1])
-        deviation = root_mean_square(z - mean, share)
-        varies = deviation > CONSTANT * root_mean_square(z, share)
+        mean = part.mean_row(z) if b is not None else z.new_zeros(z.shape[1])
+        deviation, size = part.complete(part.size_of(z - mean), part.size_of(z))
+        varies = deviation > CONSTANT * size
         scale, shift = torch.full_like(mean, 1.0 / deviation if varies else 1.0), torch.zeros_like(mean)
         if l == layers:  # outputs may have units of their own
             goal = loss._prox(targets, torch.zeros_like(z), START_WEIGHT)
-            centre = mean_row(goal, share)
-            scale *= START_SPREAD * mean_row((goal - centre).square(), share).sqrt()
+            centre = part.mean_row(goal)
+            scale *= START_SPREAD * part.mean_row((goal - centre).square()).sqrt()
             shift = centre if b is not None else shift
         W.mul_(scale.unsqueeze(1))
         if b is not None:
@@ -68,26 +68,10 @@ def knows_something(network: Network, loss: Loss, batch: Samples) -> bool:
 
     Where those are as good, in a batch of one class, it must be much lower than that of outputs of zero.
     """
-    outputs = forward(network, batch.X).z[len(network)]
+    outputs, part = forward(network, batch.X).z[len(network)], part_of(batch)
     targets = batch.targets(loss, slice(None), network.outputs)
-    others = outputs.roll(len(outputs) // 2, 0)  # neighbours may be alike
-    own, mixed, nothing = (
-        float(mean_row(loss.value(targets, x).unsqueeze(1), share_of(batch)))
-        for x in (outputs, others, torch.zeros_like(outputs))
+    others = part.of_others(outputs)  # neighbours may be alike
+    own, mixed, nothing = part.complete(
+        *(part.mean_of(loss.value(targets, x).unsqueeze(1)) for x in (outputs, others, torch.zeros_like(outputs)))
     )
     return own < UNTRAINED * mixed or own < 0.5 * UNTRAINED * nothing
-
-
-def share_of(batch: Samples) -> Tensor | None:
-    """The samples' parts in the means over a batch; None where they are equal."""
-    return None if batch.weight is None else batch.weight / batch.weight.sum()
-
-
-def count(batch: Samples) -> float:
-    """The number of samples, or the sum of their weights."""
-    return float(len(batch)) if batch.weight is None else float(batch.weight.sum())
-
-
-def mean_row(x: Tensor, share: Tensor | None) -> Tensor:
-    """The mean over the rows."""
-    return x.mean(0) if share is None else share @ x

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ipdlam.linalg import root_mean_square
 from ipdlam.network import Network
+from ipdlam.parts import Part
 from ipdlam.prox import Activation, Loss
 
 REACH = 0.02  # how far the targets of hidden layers lie, in units of their outputs' size
@@ -16,15 +16,20 @@ def output_change(loss: Loss, targets: Tensor, z: Tensor, weight: float) -> Tens
     return loss._prox(targets, z, weight).sub_(z)
 
 
-def input_change(change: Tensor, W: Tensor, distance: float, share: Tensor | None = None) -> Tensor:
+def input_change(
+    change: Tensor, W: Tensor, distance: float, part: Part | None = None, pulled: tuple[Tensor, float] | None = None
+) -> Tensor:
     """``a* - a`` for the inputs of a layer whose outputs are to change by ``change``.
 
     A proximal-linear step: the minimiser of the linear model of ``||z* - a W^T - b||^2 / 2`` around the inputs plus
     ``(mu / 2) ||a* - a||^2``, that is ``change W / mu``, with the one ``mu`` that makes its root mean square
-    ``distance`` (``share`` are the samples' parts in the mean). Zero where ``change W`` is.
+    ``distance``, over the batch of which the samples are a ``part``. Zero where ``change W`` is. ``pulled`` is
+    ``change W``, to be overwritten, and its size, where they are known.
     """
-    pull = change @ W
-    size = root_mean_square(pull, share)
+    if pulled is None:
+        pull = change @ W
+        pulled = pull, (part or Part(len(pull))).size(pull)
+    pull, size = pulled
     return pull.mul_(distance / size if size > 0.0 else 0.0)
 
 
@@ -41,15 +46,19 @@ def sweep(
     first: Tensor,
     proximity: float,
     sizes: dict[int, float],
-    share: Tensor | None = None,
+    part: Part | None = None,
+    pulled: tuple[Tensor, float] | None = None,
 ) -> dict[int, Tensor]:
     """``z_l* - z_l`` of every layer, given that of the last one, ``first``.
 
     ``z`` and ``a`` are those of a fresh forward pass, so that ``a_l = sigma_l(z_l)`` and ``z_l = a_(l-1) W_l^T + b_l``:
     the z update of the paper, with the proximal weight ``r = 1 + delta``, has then nothing else to weigh against.
+    ``part`` and ``pulled`` are those of :func:`input_change`, the latter for the last layer. Every layer's targets
+    depend on the size of the pull from above, so several processes meet once for each layer below.
     """
     changes = {len(network): first}
     for l in range(len(network), 1, -1):
-        a_star = input_change(changes[l], W[l], REACH * sizes[l - 1], share).add_(a[l - 1])
+        a_star = input_change(changes[l], W[l], REACH * sizes[l - 1], part, pulled).add_(a[l - 1])
         changes[l - 1] = hidden_change(network.activation(l - 1), a_star, z[l - 1], 1.0 + proximity)
+        pulled = None
     return changes

@@ -39,10 +39,6 @@ def timeout() -> float:
 
 def check_shareable(config: TrainConfig) -> None:
     """Refuse what several processes cannot train together."""
-    if config.chosen == "minibatch":
-        raise ConfigError(
-            "torchrun trains with all samples at once; leave out --batch-size, --epochs and --method minibatch"
-        )
     if config.then is not None:
         raise ConfigError("torchrun trains in one stage; leave out --then, and go on with the model in one process")
     if config.output is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:

@@ -51,7 +51,7 @@ def train(
 
       ipdlam train --resume runs/mnist
 
-    torchrun --nproc-per-node=2 -m ipdlam train mnist --output runs/shared trains in two processes.
+    torchrun --nproc-per-node=2 -m ipdlam train mnist --output runs/shared trains in two processes, by either method.
 
     With --batch-size or --epochs, and no --method, it trains on mini-batches.
 
