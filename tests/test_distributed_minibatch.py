@@ -20,7 +20,6 @@ from ranks import Pool, options, torchrun, workers_of
 from ranks_minibatch import case, in_one
 from shell import ipdlam_run, records, same_model, without_seconds
 
-pytestmark = pytest.mark.xdist_group("processes")
 SIZES = (2, 3)
 
 

@@ -131,18 +131,12 @@ class Processes(Group):
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-        self.bytes = 0  # that this rank has given to sums and broadcasts so far
+        self.bytes = 0  # that this rank has given to sums so far
         self.is_broken = False
         self._interrupted = False  # Ctrl-C that came in the middle of a meeting, to be told at the next
 
     def sum_(self, *parts: Tensor) -> None:
-        sizes = [part.numel() for part in parts]
-        flat = torch.cat([part.reshape(-1).to(self.device) for part in parts])
-        with self.in_step():
-            self._exchange("sum")
-            self._all_reduce(flat)
-        for part, summed in zip(parts, torch.split(flat, sizes), strict=True):
-            part.copy_(summed.view_as(part))
+        self._sum_for("sum", parts)
 
     def total(self, *numbers: float) -> tuple[float, ...]:
         sums = torch.tensor(numbers, dtype=torch.float64)
@@ -181,16 +175,20 @@ class Processes(Group):
         return self.everyones(value)[0]  # type: ignore[return-value]
 
     def same_(self, tensors: Iterable[Tensor]) -> None:
-        given = list(tensors)
+        given, marks = list(tensors), [0.0]
         with self.in_step():
-            if len(set(self._exchange("compare", number=fingerprint(given)))) > 1:
-                self._broadcast(0, given)
+            marks = self._exchange("compare", number=fingerprint(given))
+        if len(set(marks)) > 1:
+            self.spread_({0: given})
 
     def spread_(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
-        with self.in_step():
-            self._exchange("spread")
-            for owner, given in sorted(tensors.items()):
-                self._broadcast(owner, given)
+        # One sum, to which all but the owner give zeros: it sends a number about twice, with any number of ranks. A
+        # broadcast goes along a tree, whose root sends everything once for each of its levels.
+        for owner, given in tensors.items():
+            if owner != self.rank:
+                for tensor in given:
+                    tensor.zero_()
+        self._sum_for("spread", [tensor for owner in sorted(tensors) for tensor in tensors[owner]])
 
     def agree(self) -> None:
         with self.in_step():
@@ -264,10 +262,12 @@ class Processes(Group):
         self.bytes += tensor.numel() * tensor.element_size()
         self._call(partial(dist.all_reduce, tensor))
 
-    def _broadcast(self, owner: int, tensors: Sequence[Tensor]) -> None:
-        flat = torch.cat([tensor.reshape(-1).to(self.device) for tensor in tensors])
-        self.bytes += flat.numel() * flat.element_size()
-        self._call(partial(dist.broadcast, flat, owner))
+    def _sum_for(self, purpose: str, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors of one precision by their sums, in one buffer."""
+        flat = torch.cat([tensor.reshape(-1).to(self.device) for tensor in tensors])  # or fail before the others wait
+        with self.in_step():
+            self._exchange(purpose)
+            self._all_reduce(flat)
         for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
 

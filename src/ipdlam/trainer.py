@@ -163,13 +163,15 @@ class IPDLAM(CountsIterations[Run]):
         objective = objective_of(run, self.settings, tally, rho)
         self._check_finite(run, objective.is_finite)
         self._note(run, f"iteration {run.iteration + 1} is complete")
-        seconds = self.group.first_number(time.perf_counter() - started)
-        self.network.write(run.W, run.b)
-        run.objective = objective
-        run.iteration += 1
-        run.seconds += seconds
-        run.whole = True
-        return self._record(run, objective, evaluate)
+        with self.group.in_step():  # all processes count the iteration, or none
+            seconds = self.group.first_number(time.perf_counter() - started)
+            self.network.write(run.W, run.b)
+            run.objective = objective
+            run.iteration += 1
+            run.seconds += seconds
+            run.whole = True
+            record = self._record(run, objective, evaluate)
+        return record
 
     def _next(self, evaluate: bool) -> Record:
         return self.step(evaluate=evaluate)
