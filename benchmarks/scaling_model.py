@@ -270,15 +270,20 @@ def predictions(machine: Machine) -> list[dict[str, Any]]:
 
 
 def improved(widths: Sequence[int], samples: float, ranks: int, machine: Machine) -> float:
-    """Samples divided as the library does not do it: gains divided like solves, and spread as the weights are.
+    """Samples divided as the library does not do it: a layer's moments go to the rank that solves for it, and no other.
 
-    A gain has as many numbers as its weights.
+    That rank works out the gain, too, which has as many numbers as the weights, and gives both to all. Adding up for
+    one rank, and giving to all, are each half of the ring of a sum. Everything is packed, and only what is a rank's
+    own unpacked.
     """
-    gains, owners = costs.gain_flops(widths), costs.solve_owners(widths, ranks)
-    largest = max(sum(gains[l - 1] for l in owners if owners[l] == rank) for rank in set(owners.values()))
-    spread = costs.allreduce_seconds(4 * costs.weight_numbers(widths), ranks, machine)
-    cost = iteration_cost(widths, samples, ranks, machine)
-    return cost.total + spread - (sum(gains) - largest) / machine.solves
+    owners = costs.solve_owners(widths, ranks)
+    work = [gain + solve for gain, solve in zip(costs.gain_flops(widths), costs.solve_flops(widths), strict=True)]
+    largest = max(sum(work[l - 1] for l in owners if owners[l] == rank) for rank in set(owners.values()))
+    halves = (8 * costs.moment_numbers(widths), 4 * costs.weight_numbers(widths), 4 * costs.weight_numbers(widths))
+    sent = sum(costs.allreduce_seconds(size, ranks, machine) / 2 for size in halves)
+    sent += 3 * costs.allreduce_seconds(costs.meeting_bytes(ranks), ranks, machine)
+    small = machine.overhead + costs.moment_numbers(widths) * (1.0 / machine.moments + 0.5 / machine.packing)
+    return costs.pass_seconds(widths, samples / ranks, machine) + largest / machine.solves + small + sent
 
 
 def groups(machine: Machine) -> list[dict[str, Any]]:

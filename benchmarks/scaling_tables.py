@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from scaling_model import DISK, LATENCY, MEMORY, NODE, PAPER, errors
 from scaling_picture import rate_name
 
+PLACES = ("in_memory", "on_disk")
 BUSY = 0.25  # a spread of iterations that an idle machine does not have
 
 
@@ -228,6 +229,45 @@ def groups_table(result: dict) -> list[str]:
     return [*table(headings, rows, 2), "", "Predictions, with ranks and latencies as above; all in memory."]
 
 
+def disk_table(result: dict) -> list[str]:
+    """z and a in memory and on a disk."""
+    found = result["summary"]
+    same = "the same bits" if found["same_bits"] else "other bits"
+    rows = [
+        ("peak of resident memory, GB", *(f"{found[f'peak_gigabytes_{where}']:.2f}" for where in PLACES), "≤ 1.5"),
+        ("seconds of an iteration, median", *(seconds(found[f"seconds_{where}"]) for where in PLACES), ""),
+        ("of the time in memory, iterations in turn", "1", f"{found['time_ratio']:.2f}", "≤ 1.5"),
+        ("weights after them", "", same, "the same bits"),
+    ]
+    headings = [
+        f"784-1500-1500-10, N = 60000, z and a of {found['file_gigabytes']:.1f} GB",
+        "in memory",
+        "on a disk",
+        "goal",
+    ]
+    return table(headings, rows)
+
+
+def summary_table(result: dict) -> list[str]:
+    """The README's: what two processes gain at the size of the paper, and what is predicted for more."""
+    case = next(case for case in result["efficiency"] if tuple(case["widths"]) == PAPER and case["samples"] == 60000)
+    held_out = errors(result["checks"], held_out=True)
+    many = next(case for case in result["predictions"] if (case["machine"], case["rate"]) == ("64 cores", 1e10))
+    rows = [
+        ("seconds of an iteration, one process", seconds(case["seconds"]["one"])),
+        ("two processes", seconds(case["seconds"]["two"])),
+        ("times faster", f"{case['speedup']:.2f}"),
+        ("MB that a process gives to sums in an iteration, whatever N is", f"{case['bytes'] / 1e6:.1f}"),
+        (f"error of the cost model on {len(held_out)} runs held out, median", percent(statistics.median(held_out))),
+        (
+            f"predicted: 64 machines of 64 cores, 10 Gbit/s, a billion samples on disks of {DISK / 1e9:.0f} GB/s, seconds",
+            seconds(many["seconds"]),
+        ),
+        ("of it communication", f"{many['communication']:.2f}"),
+    ]
+    return table([f"{network(PAPER)}, N = 60000, float32, one thread for each process", "figure"], rows)
+
+
 TABLES: dict[str, Callable[[dict], list[str]]] = {
     "scaling_efficiency": efficiency_table,
     "scaling_parts": parts_table,
@@ -238,4 +278,5 @@ TABLES: dict[str, Callable[[dict], list[str]]] = {
     "scaling_predictions": predictions_table,
     "scaling_layers": layers_table,
     "scaling_groups": groups_table,
+    "scaling_summary": summary_table,
 }

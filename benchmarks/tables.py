@@ -379,10 +379,15 @@ def tabular_memory() -> list[str]:
 
 
 def scaling_table(name: str) -> list[str]:
-    """A table of the page on scaling; the first one says where all of them came from."""
+    """A table of the page on scaling; the first one of a page says where all of them came from."""
     result = stored("scaling")
     lines = scaling_tables.TABLES[name](result)
-    return [*lines, "", origin(result)] if name == "scaling_efficiency" else lines
+    return [*lines, "", origin(result)] if name in ("scaling_efficiency", "scaling_summary") else lines
+
+
+def disk_table() -> list[str]:
+    result = stored("disk")
+    return [*scaling_tables.disk_table(result), "", origin(result)]
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
@@ -399,11 +404,15 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "tabular_seconds": tabular_seconds,
     "tabular_memory": tabular_memory,
     **{name: partial(scaling_table, name) for name in scaling_tables.TABLES},
+    "disk": disk_table,
     "numbers": numbers_table,
     "counts": counts_table,
     "verdicts": lambda: verdict_markdown(load_contents(ROOT / "results")).rstrip("\n").split("\n"),
 }
-PAGES = ("README.md", "docs/reproduction.md", "docs/minibatch.md", "docs/estimators.md", "docs/scaling.md")
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("reproduction", "minibatch", "estimators", "scaling", "storage")),
+)
 
 
 def with_tables(text: str) -> str:
