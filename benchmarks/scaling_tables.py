@@ -260,7 +260,7 @@ def summary_table(result: dict) -> list[str]:
         ("MB that a process gives to sums in an iteration, whatever N is", f"{case['bytes'] / 1e6:.1f}"),
         (f"error of the cost model on {len(held_out)} runs held out, median", percent(statistics.median(held_out))),
         (
-            f"predicted: 64 machines of 64 cores, 10 Gbit/s, a billion samples on disks of {DISK / 1e9:.0f} GB/s, seconds",
+            f"predicted: 64 machines of 64 cores, 10 Gbit/s, a billion samples on disks of {DISK / 1e9:.0f} GB/s, s",
             seconds(many["seconds"]),
         ),
         ("of it communication", f"{many['communication']:.2f}"),
