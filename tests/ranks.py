@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import ipdlam
 from ipdlam.callbacks import Checkpoints
-from ipdlam.distributed import current_group
+from ipdlam.distributed import current_group, is_first_to_say
 from problems import make_data, make_model
 
 WIDTHS = (5, 7, 6, 3)
@@ -294,26 +294,26 @@ def go_on(rank, size, given, path, change=0.0):
     return outcome(trainer)
 
 
-def save_badly(rank, size, given, folder, bad_rank):
-    """A rank that cannot write its part: no checkpoint, one error on all, and the run goes on."""
+def save_badly(rank, size, given, folder, bad_rank, step="write_parts"):
+    """A rank that cannot do a step of a save: no checkpoint, one error on all, and the run goes on."""
     import ipdlam.sharded
 
     X, y, _, _ = data_of(given, rank, COUNTS[size])
     trainer = trainer_of(given, rank)
     trainer.fit(X, y, iterations=2)
-    real = ipdlam.sharded.write_parts
+    real = getattr(ipdlam.sharded, step)
 
     def full(*arguments):
         raise OSError("no space left")
 
-    ipdlam.sharded.write_parts = full if rank == bad_rank else real
+    setattr(ipdlam.sharded, step, full if rank == bad_rank else real)
     try:
         trainer.save(folder / "bad")
         said = None
     except ipdlam.CheckpointError as error:
         said = str(error)
     finally:
-        ipdlam.sharded.write_parts = real
+        setattr(ipdlam.sharded, step, real)
     trainer.continue_fit(iterations=given["iterations"] - 2)
     return said, outcome(trainer)
 
@@ -350,6 +350,51 @@ def job(rank, size, settings, folder):
     done = ipdlam.jobs.Job(config, RunFolder(folder), group=current_group())
     history = done.run(Silent(), resume=False, stop=lambda record: None)
     return len(history), history.stop_reason
+
+
+def job_on_a_full_disk(rank, size, settings, folder, bad_ranks):
+    """A job whose storage fails on some ranks in the third iteration; the error, and the seconds until it is known."""
+    import ipdlam.diskstate
+
+    real, failing = ipdlam.diskstate.StateFolder.note, rank in bad_ranks
+
+    def note(self, progress):
+        if failing and "iteration 3" in progress:
+            raise ipdlam.StorageError("the disk is full")
+        real(self, progress)
+
+    ipdlam.diskstate.StateFolder.note = note
+    started = time.monotonic()
+    try:
+        job(rank, size, settings, folder)
+    except Exception as error:
+        return type(error).__name__, str(error), time.monotonic() - started
+    finally:
+        ipdlam.diskstate.StateFolder.note = real
+    return None
+
+
+def spread_without_memory(rank, size):
+    """Rank 0 fails before its tensors are on the way: those of the others stay what they were."""
+    group, tensor, cat = current_group(), torch.full((3,), rank + 1.0), torch.cat
+
+    def no_room(*arguments):
+        raise MemoryError("no room")
+
+    torch.cat = no_room if rank == 0 else cat
+    try:
+        with group.telling():
+            group.spread_({0: [tensor]})
+    except Exception as error:
+        return type(error).__name__, tensor.tolist()
+    finally:
+        torch.cat = cat
+    return None
+
+
+def who_speaks(rank, size, what):
+    """Whether this rank is the one to say something."""
+    return is_first_to_say(what)
 
 
 def save_on_one(rank, size, given, folder):

@@ -117,6 +117,18 @@ def test_state_on_a_disk(pool, tmp_path):
     assert_one_run(pool(ranks.train, given), in_one(case(settings={"chunk_size": 5})))
 
 
+def test_a_storage_serves_any_number_of_processes(pools, tmp_path):
+    given = case(settings={"storage": str(tmp_path), "chunk_size": 5})
+    one = in_one(given)
+    for size in SIZES:
+        left = tmp_path / f"rank-0-of-{2 + 3 - size}"  # as killed processes leave it
+        left.mkdir(exist_ok=True)
+        (left / "state.bin").write_bytes(b"z and a of others")
+        assert_one_run(pools[size](ranks.train, given), one)
+        assert_one_run([in_one(given)], one)
+        (left / "state.bin").unlink()
+
+
 def test_the_code_of_the_page_runs(pool):
     page = Path(__file__).parent.parent / "docs" / "distributed.md"
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
@@ -158,6 +170,25 @@ def test_bad_data_of_one_rank_are_told_to_all(pool):
     assert len(set(answers)) == 1
     assert answers[0][0] == "DistributedError"
     assert answers[0][1].startswith(f"rank 0 of {pool.size} failed: ValueError: X holds nan at (3, 2)")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"patience": 0}, "ValueError: patience"), ({"callbacks": [3]}, "TypeError: callbacks holds 3")]
+)
+def test_a_wrong_argument_of_one_rank_is_told_to_all(pool, wrong, said):
+    answers = pool(ranks.start_with, case(), 1, {"fit": wrong})
+    assert len(set(answers)) == 1
+    assert answers[0][0] == "DistributedError"
+    assert answers[0][1].startswith(f"rank 1 of {pool.size} failed: {said}")
+
+
+def test_what_fails_before_it_is_sent_leaves_the_weights_of_the_others(pool):
+    answers = pool(ranks.spread_without_memory)
+    assert answers == [("DistributedError", [rank + 1.0] * 3) for rank in range(pool.size)]
+
+
+def test_one_rank_speaks(pool, tmp_path):
+    assert sorted(pool(ranks.who_speaks, str(tmp_path))) == [False] * (pool.size - 1) + [True]
 
 
 def test_no_samples_at_all(pool):
@@ -267,6 +298,12 @@ def test_a_checkpoint_on_other_data_is_refused(pools, tmp_path):
         ranks.go_on(0, 1, given, path, 1e-9)
 
 
+def test_a_folder_that_the_first_rank_cannot_look_into_costs_the_checkpoint_alone(pool, tmp_path):
+    answers = pool(ranks.save_badly, case(), tmp_path, 0, "refuse_others")
+    assert all("bad was not written: OSError: no space left" in said for said, _ in answers)
+    assert_one_run([answer for _, answer in answers], in_one(case()))
+
+
 @pytest.mark.parametrize("bad_rank", [0, 1])
 def test_a_checkpoint_is_whole_or_absent_and_training_goes_on(pool, tmp_path, bad_rank):
     answers = pool(ranks.save_badly, case(), tmp_path, bad_rank)
@@ -356,11 +393,23 @@ def job_of_two(pools, tmp_path_factory):
 def test_a_job_of_two_is_that_of_one(job_of_two, tmp_path):
     ipdlam_run("train", *options(SETTINGS), "--output", tmp_path / "one")
     for one, two in zip(records(tmp_path / "one"), records(job_of_two), strict=True):
-        np.testing.assert_allclose([one.objective, one.lyapunov], [two.objective, two.lyapunov], rtol=1e-2)
+        tolerance = 1e-4 if one.iteration <= 10 else 1e-2  # rounding of float32 grows with the iterations
+        np.testing.assert_allclose([one.objective, one.lyapunov], [two.objective, two.lyapunov], rtol=tolerance)
         assert (one.train_loss is None) == (two.train_loss is None)
     assert (job_of_two / "summary.json").is_file()
     one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "one", job_of_two))
     assert one.keys() == two.keys()
+
+
+@pytest.mark.parametrize("bad_ranks", [(0, 1), (0,), (1,)])
+def test_a_disk_that_fails_ends_a_job_with_its_model_written(pools, tmp_path, bad_ranks):
+    settings = {**SETTINGS, "storage": str(tmp_path / "state"), "iterations": 5}
+    answers = pools[2](ranks.job_on_a_full_disk, settings, tmp_path / "run", bad_ranks)
+    kind = "StorageError" if len(bad_ranks) == 2 else "DistributedError"
+    assert [answer[0] for answer in answers] == [kind] * 2, answers
+    assert all("the disk is full" in text for _, text, _ in answers)
+    assert len(load_file(tmp_path / "run" / "model.safetensors")) == 6
+    assert_one_run(pools[2](ranks.train, case()), in_one(case()))  # nothing is out of step
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the workers of torchrun in /proc")

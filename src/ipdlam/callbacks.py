@@ -53,7 +53,10 @@ class Checkpoints:
 
     def _refuse_later(self, iteration: int) -> None:
         """Later ones than the trainer has made are those of another run: it would lose them, or this run its own."""
-        later = [path for path in series(self.folder) if path > in_series(self.folder, iteration)]
+        try:
+            later = [path for path in series(self.folder) if path > in_series(self.folder, iteration)]
+        except OSError as error:
+            raise CheckpointError(f"{self.folder} cannot be read: {error.strerror or error}") from error
         if later:
             raise CheckpointError(
                 f"{self.folder} holds {later[0].name} of another run, but this one is at iteration {iteration}; "

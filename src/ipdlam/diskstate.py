@@ -18,6 +18,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import weakref
 from collections.abc import Iterator
@@ -26,14 +27,23 @@ from typing import IO, Any
 
 from ipdlam.checkpoint import checksum, differences, seal
 from ipdlam.errors import CheckpointError, StorageError
-from ipdlam.storage import LOCK, TEMPORARY, exclusive, readable, write_file
+from ipdlam.storage import LOCK, TEMPORARY, exclusive, readable, release, write_file
 
 FORMAT = {"format": "ipdlam storage", "version": 1}
 MANIFEST = "storage.json"
 STATE = "state.bin"
 OURS = {MANIFEST, STATE, LOCK, f"{TEMPORARY}{MANIFEST}"}
+RANK_FOLDER = re.compile(r"rank-\d+-of-\d+")  # of several processes that had the same storage
 MANIFEST_BYTES = 1 << 20  # more than any manifest has; a longer file is none, and not worth reading
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def rank_folder(rank: int, size: int) -> str:
+    """What the folder of one of several processes is called, in that of all of them.
+
+    Another number of processes has others, and does not meet what the last ones may have left.
+    """
+    return f"rank-{rank}-of-{size}"
 
 
 class StateFolder:
@@ -128,7 +138,9 @@ def failing(path: Path, done: str) -> Iterator[None]:
 
 def refuse_strangers(path: Path) -> None:
     """Refuse a folder in which there is anything that is not of a run's state."""
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in OURS)
+    others = sorted(
+        entry.name for entry in path.iterdir() if entry.name not in OURS and not RANK_FOLDER.fullmatch(entry.name)
+    )
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise StorageError(f"storage {path} holds other files ({others[0]}{more}); give a new or an empty folder")
@@ -230,4 +242,4 @@ def remove(path: Path, file: int, lock: IO[str], process: int) -> None:
     for name in (STATE, f"{TEMPORARY}{MANIFEST}", MANIFEST):
         with contextlib.suppress(OSError):
             (path / name).unlink(missing_ok=True)
-    lock.close()
+    release(lock)

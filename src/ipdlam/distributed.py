@@ -136,7 +136,7 @@ class Processes(Group):
         self._interrupted = False  # Ctrl-C that came in the middle of a meeting, to be told at the next
 
     def sum_(self, *parts: Tensor) -> None:
-        self._sum_for("sum", parts)
+        self._sum_for("sum", parts, parts)
 
     def total(self, *numbers: float) -> tuple[float, ...]:
         sums = torch.tensor(numbers, dtype=torch.float64)
@@ -184,11 +184,9 @@ class Processes(Group):
     def spread_(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
         # One sum, to which all but the owner give zeros: it sends a number about twice, with any number of ranks. A
         # broadcast goes along a tree, whose root sends everything once for each of its levels.
-        for owner, given in tensors.items():
-            if owner != self.rank:
-                for tensor in given:
-                    tensor.zero_()
-        self._sum_for("spread", [tensor for owner in sorted(tensors) for tensor in tensors[owner]])
+        owned = [(owner, tensor) for owner in sorted(tensors) for tensor in tensors[owner]]
+        given = [tensor if owner == self.rank else torch.zeros_like(tensor) for owner, tensor in owned]
+        self._sum_for("spread", given, [tensor for _, tensor in owned])
 
     def agree(self) -> None:
         with self.in_step():
@@ -262,9 +260,9 @@ class Processes(Group):
         self.bytes += tensor.numel() * tensor.element_size()
         self._call(partial(dist.all_reduce, tensor))
 
-    def _sum_for(self, purpose: str, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors of one precision by their sums, in one buffer."""
-        flat = torch.cat([tensor.reshape(-1).to(self.device) for tensor in tensors])  # or fail before the others wait
+    def _sum_for(self, purpose: str, given: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+        """Fill ``tensors``, of one precision, with the sums of those ``given``, in one buffer."""
+        flat = torch.cat([tensor.reshape(-1).to(self.device) for tensor in given])  # or fail before the others wait
         with self.in_step():
             self._exchange(purpose)
             self._all_reduce(flat)
@@ -283,7 +281,7 @@ class Processes(Group):
             collective()
         except (RuntimeError, ValueError) as error:
             self.is_broken = True
-            reason = str(error).split(". This is typically")[0].splitlines()[0]
+            reason = (str(error).split(". This is typically")[0].splitlines() or [type(error).__name__])[0]
             waited = time.monotonic() - started
             lost = DistributedError(
                 f"rank {self.rank} of {self.size} lost the other processes, after waiting {waited:.1f} s: one of them "
@@ -328,9 +326,21 @@ def join(timeout: float) -> Group:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
         if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
     return current_group()
+
+
+def is_first_to_say(what: str) -> bool:
+    """Whether no other process that :func:`join` connected has asked this before; True where that cannot be known.
+
+    The store is torchrun's, which outlives the processes.
+    """
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        return bool(store.add(f"ipdlam said {what}", 1) == 1)
+    except Exception:  # no group, or its store is gone
+        return True
 
 
 def leave() -> None:

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
@@ -15,7 +16,7 @@ from ipdlam.checkpoint import differences, discard, in_series, series
 from ipdlam.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.distributed import SERIAL, Group
 from ipdlam.environment import environment
-from ipdlam.errors import CheckpointError, DivergenceError, StorageError
+from ipdlam.errors import CheckpointError, DistributedError, DivergenceError, StorageError
 from ipdlam.history import History, Record
 from ipdlam.loop import Callback, Stopping
 from ipdlam.plots import curves
@@ -148,12 +149,11 @@ class Job:
             if hands_over(config, self.handover, history.stop_reason):
                 self._hand_over(watcher)
                 history = self._train(watcher, callbacks, stop)
-        except DivergenceError as error:
-            if self.group.is_first:
-                self._finish(error.history, watcher)
-            raise
-        except StorageError:
-            self._finish(self.trainer.history, watcher)
+        except (DivergenceError, StorageError, DistributedError) as error:
+            lost = isinstance(error, DistributedError) and error.lost  # they are started again, from a checkpoint
+            if self.group.is_first and not lost:
+                history = error.history if isinstance(error, DivergenceError) else self.trainer.history
+                kept_going(partial(self._finish, watcher=watcher), watcher)(history)  # the error is what matters
             raise
         finally:
             if tensorboard is not None:

@@ -158,9 +158,10 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         epoch: a loader cannot be entered half-way). Of several processes each gives its samples, or a loader of its
         parts of the batches; one that ends early goes on without samples.
         """
-        check_integer("epochs", epochs, 0)
-        stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
-        checked = check_callbacks(callbacks)
+        with self._meeting_others():
+            check_integer("epochs", epochs, 0)
+            stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
+            checked = check_callbacks(callbacks)
         self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
         return self.go_on(stopping, checked)
 
@@ -207,8 +208,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         validation_data: ValidationData | None = None,
     ) -> None:
         """Check the data, and begin a run from the model as it is (on rank 0)."""
-        self.group = self._joined()
-        with self.group.telling():
+        with self._meeting_others():
             self.network = Network(self.model)
             data: Any = X
             run = self._allocate(*self._check_data(data, y, sample_weight, validation_data))

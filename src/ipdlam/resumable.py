@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -273,9 +274,15 @@ class Resumable(ABC, Generic[C]):
         validation_data: ValidationData | None,
         callbacks: Iterable[Callback],
     ) -> History:
-        checked = check_callbacks(callbacks)
+        with self._meeting_others():
+            checked = check_callbacks(callbacks)
         self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
         return self.go_on(stopping, checked)
+
+    def _meeting_others(self) -> AbstractContextManager[None]:
+        """Find the processes to share a run with, from where on they hear of whatever fails."""
+        self.group = self._joined()
+        return self.group.telling()
 
     def _stopping_after(
         self,
@@ -287,9 +294,10 @@ class Resumable(ABC, Generic[C]):
         evaluate_every: int,
     ) -> Stopping:
         """When a run that has come this far ends, if it makes so many ``more`` of what ``name`` says."""
-        done = len(self._whole_run().history)
-        check_integer(name, more, 0)
-        return Stopping(done + more, restore_best, patience, target_score, evaluate_every)
+        with self.group.telling():
+            done = len(self._whole_run().history)
+            check_integer(name, more, 0)
+            return Stopping(done + more, restore_best, patience, target_score, evaluate_every)
 
     def _started(self) -> C:
         if self._run is None:
@@ -345,7 +353,8 @@ class CountsIterations(Resumable[C]):
         Ctrl-C ends the run with what has been trained, and ``fit`` returns as usual. ``continue_fit`` and ``step`` go
         on from the last iterate, also after ``restore_best``.
         """
-        stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
+        with self._meeting_others():
+            stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
         return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
 
     def continue_fit(

@@ -35,8 +35,8 @@ def write_together(group: Group, path: Path, tensors: Mapping[str, RowStore], co
     size = int(group.total(state_bytes(own))[0]) + 1_000_000
 
     def begin() -> Path:
-        refuse_others(path)
         with explained(path, size, NOTHING_LOST):
+            refuse_others(path)
             return begin_folder(path, size)
 
     temporary = group.first_does(begin)

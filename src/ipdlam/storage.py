@@ -159,3 +159,10 @@ def exclusive(path: Path, *, wait: bool = False) -> IO[str]:
             lock.close()
             raise
     return lock
+
+
+def release(lock: IO[str]) -> None:
+    """Let go of what :func:`exclusive` holds, also where a process that was forked since has the file open."""
+    if fcntl is not None:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    lock.close()

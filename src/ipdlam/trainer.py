@@ -15,7 +15,8 @@ from typing_extensions import Self
 
 from ipdlam.agreement import divide
 from ipdlam.checkpoint import Checkpoint
-from ipdlam.distributed import Span, current_group, divide_work
+from ipdlam.diskstate import rank_folder
+from ipdlam.distributed import Group, Span, current_group, divide_work
 from ipdlam.errors import DivergenceError, SolveError, StorageError
 from ipdlam.history import Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
@@ -117,8 +118,7 @@ class IPDLAM(CountsIterations[Run]):
         validation_data: ValidationData | None = None,
     ) -> None:
         """Check the data, and initialise z and a by one forward pass of the model as it is (on rank 0)."""
-        self.group = current_group()
-        with self.group.telling():
+        with self._meeting_others():
             self.network = self._read_again()
             samples, validation = self._check_data(X, y, sample_weight, validation_data)
             self._begin(samples, validation)
@@ -148,9 +148,9 @@ class IPDLAM(CountsIterations[Run]):
         this one, and the objective is measured in between. The run keeps its own weights and writes them to the model:
         what else changes the model's weights between two steps is overwritten. ``start`` takes them up.
         """
-        run = self._whole_run()
-        run.whole = False
         with self.group.telling():
+            run = self._whole_run()
+            run.whole = False
             return self._step(run, evaluate)
 
     def _step(self, run: Run, evaluate: bool) -> Record:
@@ -193,7 +193,7 @@ class IPDLAM(CountsIterations[Run]):
         It does not matter where they were when the checkpoint was saved; they are copied a part at a time. Nor does it
         matter how many processes saved it, and who of them held which samples.
         """
-        checkpoint = read_together(current_group(), Path(path))
+        checkpoint = read_together(cls._joined(), Path(path))
         return cls.take_up(
             checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data, storage=storage
         )
@@ -211,7 +211,7 @@ class IPDLAM(CountsIterations[Run]):
         storage: str | PathLike[str] | None = None,
     ) -> Self:
         """:meth:`load` for a checkpoint that has been read."""
-        group = current_group()
+        group = cls._joined()
         with group.telling():
             trainer = cls._made_by(checkpoint, model)
             trainer.group = group
@@ -219,6 +219,10 @@ class IPDLAM(CountsIterations[Run]):
             trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
             group.agree()
         return trainer
+
+    @classmethod
+    def _joined(cls) -> Group:
+        return current_group()
 
     def settings_dict(self) -> dict[str, Any]:
         return self.settings.to_dict()
@@ -256,7 +260,7 @@ class IPDLAM(CountsIterations[Run]):
         """The folder of this process's z and a."""
         if self.storage is None or self.group.size == 1:
             return self.storage
-        return self.storage / f"rank-{self.group.rank}"
+        return self.storage / rank_folder(self.group.rank, self.group.size)
 
     def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
         if self.storage is None:

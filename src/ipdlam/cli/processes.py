@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from ipdlam.config import ConfigError, TrainConfig
 from ipdlam.errors import DistributedError
@@ -21,8 +22,19 @@ def is_restart() -> bool:
 
 
 def speaks_of(error: Exception) -> bool:
-    """Whether this process is the one to print an error: all have it, but for one that has lost the others."""
-    return not by_torchrun() or os.environ.get("RANK") == "0" or (isinstance(error, DistributedError) and error.lost)
+    """Whether this process is the one to print an error, which the others have, too.
+
+    Of those that have lost one, the quickest: it may be the first that has died. Before they have met, it may be of
+    one machine alone, a file that is not there.
+    """
+    if not by_torchrun():
+        return True
+    if isinstance(error, DistributedError) and error.lost:
+        from ipdlam.distributed import is_first_to_say
+
+        return is_first_to_say("that others are lost")
+    met = "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized()
+    return os.environ.get("RANK" if met else "LOCAL_RANK", "0") == "0"
 
 
 def timeout() -> float:
