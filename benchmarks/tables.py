@@ -23,11 +23,15 @@ from ipdlam.experiments.tables import Table, cell, markdown
 ROOT = Path(__file__).parent.parent
 
 
+def counted(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
 def origin(result: dict) -> str:
     """The command and the environment a result came from."""
     machine = result["environment"]
     return (
-        f"`{result['command']}`, {machine['date']}, {machine['processor']}, {machine['threads']} threads, "
+        f"`{result['command']}`, {machine['date']}, {machine['processor']}, {counted(machine['threads'])}, "
         f"torch {machine['torch']}, Python {machine['python']}."
     )
 

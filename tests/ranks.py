@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import ipdlam
 from ipdlam.callbacks import Checkpoints
-from ipdlam.distributed import current_group, is_first_to_say
+from ipdlam.distributed import current_group
 from problems import make_data, make_model
 
 WIDTHS = (5, 7, 6, 3)
@@ -393,8 +393,51 @@ def spread_without_memory(rank, size):
 
 
 def who_speaks(rank, size, what):
-    """Whether this rank is the one to say something."""
-    return is_first_to_say(what)
+    """Whether this rank is the one to say something, and whether something is remembered, before and after."""
+    import ipdlam.torchrun
+
+    store = dist.distributed_c10d._get_default_store()
+    ipdlam.torchrun._stores.update(attempt=store, job=store)
+    try:
+        before = ipdlam.torchrun.is_remembered(what)
+        dist.barrier()
+        if rank == 1:
+            ipdlam.torchrun.remember(what)
+        dist.barrier()
+        return ipdlam.torchrun.is_first_to_say(what), before, ipdlam.torchrun.is_remembered(what)
+    finally:
+        ipdlam.torchrun._stores.clear()
+
+
+def save_differently(rank, size, given, folder, light, other):
+    """Ranks that save something else, or elsewhere, after a checkpoint that is good; what it still is."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    trainer.fit(X, y, iterations=2)
+    trainer.save(folder / "good")
+    trainer.continue_fit(iterations=1)
+    try:
+        trainer.save(folder / ("other" if other and rank == 1 else "good"), light=light and rank == 1)
+    except ipdlam.DistributedError as error:
+        loaded = ipdlam.IPDLAM.load(folder / "good", make_model(WIDTHS, seed=9), X, y)
+        return str(error), loaded.iteration
+    return None
+
+
+def only_one_saves(rank, size, given, folder):
+    """The habit of those who have one copy of everything on each rank."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    trainer = trainer_of(given, rank)
+    trainer.fit(X, y, iterations=2)
+    if rank == 0:
+        trainer.save(folder / "alone")
+    trainer.continue_fit(iterations=1)
+
+
+def load_differently(rank, size, given, folder):
+    """Another path on one rank."""
+    X, y, _, _ = data_of(given, rank, COUNTS[size])
+    ipdlam.IPDLAM.load(folder / ("a" if rank else "b"), make_model(WIDTHS), X, y)
 
 
 def save_on_one(rank, size, given, folder):

@@ -21,6 +21,7 @@ LAYERS = [
     "ipdlam.checks",
     "ipdlam.interrupts",
     "ipdlam.distributed",
+    "ipdlam.torchrun",
     "ipdlam.methods",
     "ipdlam.config",
     "ipdlam.storage",

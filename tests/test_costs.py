@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -116,3 +117,25 @@ def test_layers_as_ranks_send_the_samples():
     # The layer in the middle of three ranks sends at both its ends.
     assert costs.layer_groups_seconds(widths, 1000, 3, free) == pytest.approx(4 * 1000 * (200 + 200) / 1e6)
     assert costs.layer_groups_seconds(widths, 1000, 1, free) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"widths": (5,)}, "widths must be"),
+        ({"widths": (5, -1)}, "a width must be"),
+        ({"samples": -1}, "samples must be"),
+        ({"ranks": 0}, "ranks must be"),
+        ({"machine": {"bandwidth": 0.0}}, "bandwidth must be"),
+        ({"machine": {"latency": float("nan")}}, "latency must be"),
+    ],
+)
+def test_sizes_and_machines_that_cannot_be_are_refused(change, said):
+    given = {"widths": (5, 4), "samples": 10, "ranks": 2, "machine": {}, **change}
+
+    def ask():
+        machine = dataclasses.replace(MACHINE, **given["machine"])
+        return costs.iteration_cost(given["widths"], given["samples"], given["ranks"], machine)
+
+    with pytest.raises(ValueError, match=said):
+        ask()

@@ -188,7 +188,8 @@ def test_what_fails_before_it_is_sent_leaves_the_weights_of_the_others(pool):
 
 
 def test_one_rank_speaks(pool, tmp_path):
-    assert sorted(pool(ranks.who_speaks, str(tmp_path))) == [False] * (pool.size - 1) + [True]
+    answers = sorted(pool(ranks.who_speaks, str(tmp_path)))
+    assert answers == [(False, False, True)] * (pool.size - 1) + [(True, False, True)]
 
 
 def test_no_samples_at_all(pool):
@@ -320,6 +321,26 @@ def test_saving_on_one_rank_alone_is_refused_and_not_waited_for(pool, tmp_path):
     assert len(set(answers)) == 1
     assert answers[0][0] == "DistributedError"
     assert "rank 0 came to gather and rank 1 to agree" in answers[0][1]
+
+
+@pytest.mark.parametrize(("light", "other", "said"), [(True, False, "light was False"), (False, True, "path was")])
+def test_ranks_that_save_different_things_are_told_and_nothing_is_replaced(pool, tmp_path, light, other, said):
+    answers = pool(ranks.save_differently, case(), tmp_path, light, other)
+    assert len(set(answers)) == 1
+    assert said in answers[0][0]
+    assert answers[0][1] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["good"]
+
+
+def test_what_one_rank_alone_does_is_named(pool, tmp_path):
+    for work, said in (
+        (ranks.only_one_saves, "rank 0 came to save and rank 1 to go on with a run"),
+        (ranks.load_differently, "path was"),
+    ):
+        answers = pool(work, case(), tmp_path)
+        assert len(set(answers)) == 1
+        assert answers[0][0] == "DistributedError"
+        assert said in answers[0][1]
 
 
 def test_a_series_of_checkpoints(pool, tmp_path):

@@ -43,7 +43,7 @@ def divide(
         "validation targets": None if validation is None else kind_of(validation),
     }
     parts = [samples] if validation is None else [samples, validation]
-    everyones = group.everyones((common, [(len(part), part.count) for part in parts]))
+    everyones = group.everyones((common, [(len(part), part.count) for part in parts]), "start a run")
     refuse_mismatch([given for given, _ in everyones])
     spans = []
     for number, prefix in enumerate(("", "validation ")[: len(parts)]):

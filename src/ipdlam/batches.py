@@ -87,7 +87,8 @@ class BatchRun(Course):
         """Refuse what is not the same on all processes, but for the weights and moves, which become those of rank 0."""
         if self.group.size > 1 and not self.agreed:
             network, state = self.state.network.to_dict(), self.state.counters()
-            refuse_mismatch(self.group.everyones({"settings": settings, "network": network, "state": state}))
+            given = {"settings": settings, "network": network, "state": state}
+            refuse_mismatch(self.group.everyones(given, "start a run"))
             self.group.same_(self.everything())
         self.agreed = True
 

@@ -15,11 +15,13 @@ docs/scaling.md compares all of this with measurements.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ipdlam.checks import check_integer, check_number
 from ipdlam.distributed import divide_work
 from ipdlam.linalg import strips
 
@@ -40,6 +42,14 @@ class Machine:
     overhead: float = 0.0  # seconds of an iteration, whatever the sizes
     disk: float = math.inf  # bytes read or written, where z and a are on one
 
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.name in ("latency", "overhead"):
+                check_number(item.name, value, low=0.0)
+            elif not (item.name == "disk" and value == math.inf):
+                check_number(item.name, value, low=0.0, strict=True)
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -57,6 +67,10 @@ class Cost:
 
 def layers_of(widths: Sequence[int]) -> list[tuple[int, int]]:
     """Inputs and outputs of layers 1 ... L."""
+    if len(widths) < 2:
+        raise ValueError(f"widths must be those of the inputs and of one layer or more, got {tuple(widths)!r}")
+    for width in widths:
+        check_integer("a width", width, 1)
     return list(itertools.pairwise(widths))
 
 
@@ -180,6 +194,8 @@ def iteration_cost(widths: Sequence[int], samples: float, ranks: int, machine: M
     >>> [round(iteration_cost((784, 1500, 1500, 10), 60000, ranks, slow).total, 1) for ranks in (1, 4, 16)]
     [17.7, 5.8, 3.5]
     """
+    check_number("samples", samples, low=0.0)
+    check_integer("ranks", ranks, 1)
     gains, solves, owners = sum(gain_flops(widths)), solve_flops(widths), solve_owners(widths, ranks)
     loads = [sum(solves[l - 1] for l in owners if owners[l] == rank) for rank in set(owners.values())]
     small = machine.overhead + moment_numbers(widths) / machine.moments

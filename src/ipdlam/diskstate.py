@@ -38,6 +38,15 @@ MANIFEST_BYTES = 1 << 20  # more than any manifest has; a longer file is none, a
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+def check_folder(name: str, value: str | os.PathLike[str]) -> Path:
+    """``value`` as a path, if it can be one."""
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise TypeError(f"{name} must be a folder, as a str or a path, got {value!r}")
+    if not os.fspath(value) or "\0" in os.fspath(value):
+        raise ValueError(f"{name} must be the name of a folder, got {value!r}; give a new or an empty one")
+    return Path(value)
+
+
 def rank_folder(rank: int, size: int) -> str:
     """What the folder of one of several processes is called, in that of all of them.
 
@@ -185,7 +194,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         if checksum(manifest) != stated:
             raise ValueError("its sha256 is not the one it states")
         found: dict[str, Any] = {key: manifest[key] for key in (*FORMAT, "content", "process", "progress")}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError) as error:
         raise StorageError(f"{file} is damaged ({error}), so it is not known what is there; {remedy}") from error
     if {key: found[key] for key in FORMAT} != FORMAT:
         raise StorageError(

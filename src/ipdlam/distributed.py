@@ -21,12 +21,10 @@ and the solves need them at once, so there is nothing to overlap the sum with.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,7 +38,8 @@ from ipdlam.interrupts import uninterrupted
 T = TypeVar("T")
 
 KNOWN = "_known_to_all_ranks"  # marks what was raised by a meeting: it needs no telling
-PURPOSES = ("agree", "sum", "give a number", "give numbers", "gather", "compare", "spread")  # what ranks meet for
+GATHERED = ("gather", "start a run", "go on with a run", "save", "load")  # what ranks give something of theirs for
+PURPOSES = ("agree", "sum", "give a number", "give numbers", "compare", "spread", *GATHERED)  # what ranks meet for
 FINE, STOPPED, INTERRUPTED, NOT_SAVED, FAILED = range(5)  # what a rank says at a meeting, the worst last
 
 
@@ -94,7 +93,7 @@ class Group:
         """The number of rank 0."""
         return self.numbers(number)[0][0]
 
-    def everyones(self, value: T) -> list[T]:
+    def everyones(self, value: T, purpose: str = "gather") -> list[T]:
         """What each rank gave, by rank; small things, now and then."""
         return [value]
 
@@ -155,10 +154,10 @@ class Processes(Group):
             found = [tuple(numbers) for numbers in table.tolist()]
         return found
 
-    def everyones(self, value: T) -> list[T]:
+    def everyones(self, value: T, purpose: str = "gather") -> list[T]:
         found: list[T] = []
         with self.in_step():
-            self._exchange("gather")
+            self._exchange(purpose)
             found = self._gather(value)
         return found
 
@@ -312,41 +311,6 @@ def current_group() -> Group:
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         return Processes()
     return SERIAL
-
-
-def join(timeout: float) -> Group:
-    """Join the processes that torchrun has started; one that does not answer for ``timeout`` seconds is given up.
-
-    It is by gloo, wherever the model is: the sums are small beside a pass over the samples.
-    """
-    if not dist.is_initialized():
-        limit = timedelta(seconds=timeout)
-        store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
-        # torchrun may keep its store when it starts processes again: they would look for the dead ones.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
-    return current_group()
-
-
-def is_first_to_say(what: str) -> bool:
-    """Whether no other process that :func:`join` connected has asked this before; True where that cannot be known.
-
-    The store is torchrun's, which outlives the processes.
-    """
-    try:
-        store = dist.distributed_c10d._get_default_store()
-        return bool(store.add(f"ipdlam said {what}", 1) == 1)
-    except Exception:  # no group, or its store is gone
-        return True
-
-
-def leave() -> None:
-    """The end of what :func:`join` began."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def out_of_step(rank: int, purposes: Sequence[str]) -> DistributedError:

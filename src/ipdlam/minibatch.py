@@ -259,11 +259,12 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the trainer of :meth:`state_dict` would have, with :meth:`step`; its settings must be this one's."""
-        self.group, self.network = self._joined(), Network(self.model)
-        run = self._new_run(no_samples(self.network))
-        fill_state(run.state, state, self.settings_dict())
-        run.whole = True
-        self._run = run
+        with self._meeting_others():
+            self.network = Network(self.model)
+            run = self._new_run(no_samples(self.network))
+            fill_state(run.state, state, self.settings_dict())
+            run.whole = True
+            self._run = run
 
     def settings_dict(self) -> dict[str, Any]:
         return {**self.settings.to_dict(), **self._more_settings()}

@@ -97,7 +97,8 @@ class Resumable(ABC, Generic[C]):
             run, checked = self._whole_run(), check_callbacks(callbacks)
             self.network.write(*run.last_weights())
             if self.group.size > 1:
-                refuse_mismatch(self.group.everyones({**dataclasses.asdict(stopping), **run.place()}))
+                given = {**dataclasses.asdict(stopping), **run.place()}
+                refuse_mismatch(self.group.everyones(given, "go on with a run"))
             run.plan_until(stopping.iterations)
         return run_loop(self._next, self.network, run.history, stopping, checked, run.progress, self.group)
 
@@ -113,6 +114,8 @@ class Resumable(ABC, Generic[C]):
             self._save(self._whole_run(), Path(path), light)
 
     def _save(self, run: C, path: Path, light: bool) -> None:
+        if self.group.size > 1:
+            refuse_mismatch(self.group.everyones({"path": str(path), "light": light}, "save"))
         content = {
             "kind": "light" if light else "exact",
             "ipdlam": __version__,
@@ -153,7 +156,7 @@ class Resumable(ABC, Generic[C]):
         other data are refused. Without data, ``fit`` and ``start`` begin from the saved weights. ``path`` is a
         checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one is taken.
         """
-        checkpoint = read_together(cls._joined(), Path(path))
+        checkpoint = cls._read(Path(path))
         return cls.take_up(checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data)
 
     @classmethod
@@ -175,6 +178,14 @@ class Resumable(ABC, Generic[C]):
             trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
             group.agree()
         return trainer
+
+    @classmethod
+    def _read(cls, path: Path) -> Checkpoint:
+        group = cls._joined()
+        with group.telling():
+            if group.size > 1:
+                refuse_mismatch(group.everyones({"path": str(path)}, "load"))
+        return read_together(group, path)
 
     @classmethod
     def _joined(cls) -> Group:
@@ -351,7 +362,8 @@ class CountsIterations(Resumable[C]):
         without a better score; ``target_score`` ends it when reached (accuracy, or minus the mean loss for real
         targets; on validation data where given). Callbacks get each record and may raise :class:`ipdlam.StopTraining`.
         Ctrl-C ends the run with what has been trained, and ``fit`` returns as usual. ``continue_fit`` and ``step`` go
-        on from the last iterate, also after ``restore_best``.
+        on from the last iterate, also after ``restore_best``, but not after a Ctrl-C in the middle of an iteration: z
+        and a are then half-way, and ``start`` begins anew from the weights, or :meth:`load` from a checkpoint.
         """
         with self._meeting_others():
             stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)

@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 from ipdlam.agreement import divide
 from ipdlam.checkpoint import Checkpoint
-from ipdlam.diskstate import rank_folder
+from ipdlam.diskstate import check_folder, rank_folder
 from ipdlam.distributed import Group, Span, current_group, divide_work
 from ipdlam.errors import DivergenceError, SolveError, StorageError
 from ipdlam.history import Record
@@ -32,7 +32,6 @@ from ipdlam.resumable import CountsIterations
 from ipdlam.run import Iterate, Run
 from ipdlam.schedules import PenaltySchedule
 from ipdlam.settings import RegularizerLike, Settings, resolve_settings
-from ipdlam.sharded import read_together
 from ipdlam.shards import default_chunk_size
 from ipdlam.updates import update_b, update_W
 
@@ -92,7 +91,7 @@ class IPDLAM(CountsIterations[Run]):
         storage: str | PathLike[str] | None = None,
     ) -> None:
         super().__init__(model)
-        self.storage = None if storage is None else Path(storage)
+        self.storage = None if storage is None else check_folder("storage", storage)
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         schedule = PenaltySchedule(penalty, penalty_growth, penalty_max)
         layers = len(self.network)
@@ -193,7 +192,7 @@ class IPDLAM(CountsIterations[Run]):
         It does not matter where they were when the checkpoint was saved; they are copied a part at a time. Nor does it
         matter how many processes saved it, and who of them held which samples.
         """
-        checkpoint = read_together(cls._joined(), Path(path))
+        checkpoint = cls._read(Path(path))
         return cls.take_up(
             checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data, storage=storage
         )
@@ -215,7 +214,7 @@ class IPDLAM(CountsIterations[Run]):
         with group.telling():
             trainer = cls._made_by(checkpoint, model)
             trainer.group = group
-            trainer.storage = None if storage is None else Path(storage)
+            trainer.storage = None if storage is None else check_folder("storage", storage)
             trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
             group.agree()
         return trainer

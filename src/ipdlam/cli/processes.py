@@ -30,10 +30,10 @@ def speaks_of(error: Exception) -> bool:
     if not by_torchrun():
         return True
     if isinstance(error, DistributedError) and error.lost:
-        from ipdlam.distributed import is_first_to_say
+        from ipdlam.torchrun import is_first_to_say
 
         return is_first_to_say("that others are lost")
-    met = "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized()
+    met = "ipdlam.torchrun" in sys.modules and sys.modules["ipdlam.torchrun"].has_joined()
     return os.environ.get("RANK" if met else "LOCAL_RANK", "0") == "0"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from pathlib import Path
@@ -66,51 +67,57 @@ def train(
         resolved = TrainConfig().changed({**given, **settings})
         if by_torchrun():
             check_shareable(resolved)
-            if is_restart() and resolved.output is not None and is_run(Path(resolved.output).expanduser()):
-                resume = Path(resolved.output).expanduser()
-                settings = {name: value for name, value in {**given, **settings}.items() if name != "output"}
     seconds = timeout()
 
     from ipdlam.cli.display import Silent, choose
-    from ipdlam.distributed import SERIAL, join, leave
+    from ipdlam.distributed import SERIAL
     from ipdlam.jobs import Job, finished, resumed_config
     from ipdlam.runs import RunFolder
+    from ipdlam.torchrun import is_remembered, join, leave, remember
 
     group = join(seconds) if by_torchrun() else SERIAL
-    display = choose(quiet=quiet, as_json=as_json) if group.is_first else Silent()
+    with contextlib.ExitStack() as parting:
+        if by_torchrun():
+            parting.callback(leave)
+        display = choose(quiet=quiet, as_json=as_json) if group.is_first else Silent()
+        output = None if resume is not None or resolved.output is None else Path(resolved.output).expanduser()
+        # A folder that was there before torchrun's first attempt is another run's.
+        if output is not None and is_restart() and is_run(output) and is_remembered(str(output)):
+            resume = output
+            settings = {name: value for name, value in {**given, **settings}.items() if name != "output"}
 
-    def find() -> tuple[RunFolder, TrainConfig, str | None]:
-        """Where the run is or will be, its settings, and what to say if it is over."""
-        if resume is None:
-            return RunFolder.new(resolved), resolved, None
-        folder = RunFolder.open(resume)
-        earlier = resumed_config(folder, settings)
-        return folder, earlier, finished(folder, earlier)
+        def find() -> tuple[RunFolder, TrainConfig, str | None]:
+            """Where the run is or will be, its settings, and what to say if it is over."""
+            if resume is None:
+                return RunFolder.new(resolved), resolved, None
+            folder = RunFolder.open(resume)
+            earlier = resumed_config(folder, settings)
+            return folder, earlier, finished(folder, earlier)
 
-    folder, resolved, over = group.first_does(find)
-    if over is not None:
-        display.note(over)
-        return
-    if by_torchrun():
-        check_shareable(resolved.changed({"output": str(folder.path)}))
-    display.note(f"reading {resolved.data} ...")
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *details, **more: display.warn(str(message))
-        with group.telling():
-            job = Job(resolved, folder, progress=not (quiet or as_json), group=group)
-        with StopSignals(display.note, lambda: display.unheard, job.unit) as stop:
-            try:
-                with group.telling():
-                    history = job.run(display, resume=resume is not None, stop=stop)
-            except DivergenceError as error:
-                display.close()
-                display.end(job, error.history)
-                raise
-            finally:
-                display.close()
-    display.end(job, history)
-    if by_torchrun():
-        leave()
+        folder, resolved, over = group.first_does(find)
+        if output is not None:
+            remember(str(output))
+        if over is not None:
+            display.note(over)
+            return
+        if by_torchrun():
+            check_shareable(resolved.changed({"output": str(folder.path)}))
+        display.note(f"reading {resolved.data} ...")
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *details, **more: display.warn(str(message))
+            with group.telling():
+                job = Job(resolved, folder, progress=not (quiet or as_json), group=group)
+            with StopSignals(display.note, lambda: display.unheard, job.unit) as stop:
+                try:
+                    with group.telling():
+                        history = job.run(display, resume=resume is not None, stop=stop)
+                except DivergenceError as error:
+                    display.close()
+                    display.end(job, error.history)
+                    raise
+                finally:
+                    display.close()
+        display.end(job, history)
     if stop.received is not None and history.stop_reason in (stop.received.name, "interrupted"):
         display.note(f"to go on: ipdlam train --resume {job.folder.path}")
         raise typer.Exit(128 + stop.received)
