@@ -192,7 +192,7 @@ def iteration_cost(widths: Sequence[int], samples: float, ranks: int, machine: M
 
     >>> slow = Machine(1e11, 1e9, 4e10, 1e8, 1e8, bandwidth=1.25e8, latency=1e-4)
     >>> [round(iteration_cost((784, 1500, 1500, 10), 60000, ranks, slow).total, 1) for ranks in (1, 4, 16)]
-    [17.7, 5.8, 3.5]
+    [17.7, 5.6, 2.6]
     """
     check_number("samples", samples, low=0.0)
     check_integer("ranks", ranks, 1)

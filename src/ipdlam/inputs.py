@@ -208,7 +208,9 @@ def as_tensor(name: str, array: ArrayLike) -> Tensor:
         array = from_numpy(name, array)
     tensor = array.detach()
     if tensor.dtype in (torch.float16, torch.bfloat16):
-        raise TypeError(f"{name} is {tensor.dtype}; half precision is not supported, convert it to float32")
+        raise TypeError(
+            f"{name} is {tensor.dtype}; half precision is not supported, convert it to float32 (a tensor with .float())"
+        )
     if tensor.dtype not in (*INTEGERS, torch.float32, torch.float64):
         raise TypeError(f"{name} must hold real numbers, got {tensor.dtype}")
     if tensor.layout != torch.strided or tensor.device.type == "meta":
