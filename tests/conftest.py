@@ -5,16 +5,22 @@ from __future__ import annotations
 import pytest
 
 PROCESSES = ("test_distributed", "test_scaling")  # how modules are called whose tests start several processes
+TOGETHER = ("test_cli", "test_experiments", "test_kill", "test_report", "test_stages")  # and those with dear fixtures
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Tests of several processes go to one worker, so that no two of them compete; all others are free."""
+    """Tests of several processes go to one worker, so that no two of them compete.
+
+    Those of a module whose fixtures take long stay together, too, so that they are made once. All others are free.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneWorkerForProcesses(LoadScopeScheduling):
+    class FewScopes(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.split("::")[0].rsplit("/", 1)[-1]
-            return "processes" if file.startswith(PROCESSES) else nodeid
+            if file.startswith(PROCESSES):
+                return "processes"
+            return file if file.startswith(TOGETHER) else nodeid
 
-    return OneWorkerForProcesses(config, log)
+    return FewScopes(config, log)
