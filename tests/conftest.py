@@ -1,8 +1,10 @@
-"""How the suite is divided among the workers of pytest-xdist."""
+"""How the suite is divided among the workers of pytest-xdist, and the processes that several modules share."""
 
 from __future__ import annotations
 
 import pytest
+
+from ranks import SIZES, Pool
 
 PROCESSES = ("test_distributed", "test_scaling")  # how modules are called whose tests start several processes
 TOGETHER = ("test_cli", "test_experiments", "test_kill", "test_report", "test_stages")  # and those with dear fixtures
@@ -24,3 +26,19 @@ def pytest_xdist_make_scheduler(config, log):
             return file if file.startswith(TOGETHER) else nodeid
 
     return FewScopes(config, log)
+
+
+@pytest.fixture(scope="module")
+def pools(tmp_path_factory):
+    """Two and three processes, which end with the module."""
+    folder = tmp_path_factory.mktemp("stores")
+    found = {size: Pool(size, folder) for size in SIZES}
+    yield found
+    for pool in found.values():
+        pool.close()
+
+
+@pytest.fixture(params=SIZES)
+def pool(request, pools):
+    """Each of them in turn."""
+    return pools[request.param]

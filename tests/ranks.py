@@ -25,6 +25,7 @@ from problems import make_data, make_model
 
 WIDTHS = (5, 7, 6, 3)
 SAMPLES = 37
+SIZES = (2, 3)  # of the pools that tests share
 COUNTS = {1: (37,), 2: (23, 14), 3: (20, 0, 17)}  # ragged, and one rank without any
 
 

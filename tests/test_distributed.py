@@ -19,25 +19,9 @@ from ipdlam.costs import iteration_bytes, meeting_bytes
 from ipdlam.errors import CheckpointError
 from ipdlam.orders import ORDERS
 from ipdlam.prox import LOSSES
-from ranks import WIDTHS, Pool, case, in_one, options, torchrun, workers_of
+from ranks import SIZES, WIDTHS, Pool, case, in_one, options, torchrun, workers_of
 from shell import ipdlam_run, records, refused, same_model
 from shell import without_seconds as without_seconds_of
-
-SIZES = (2, 3)
-
-
-@pytest.fixture(scope="module")
-def pools(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stores")
-    found = {size: Pool(size, folder) for size in SIZES}
-    yield found
-    for pool in found.values():
-        pool.close()
-
-
-@pytest.fixture(params=SIZES)
-def pool(request, pools):
-    return pools[request.param]
 
 
 def assert_close(one, other, tolerance=1e-9):
@@ -384,9 +368,7 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(doomed):
     (answer,) = pool.answers([0], patience=30.0)
     assert answer["error"] == "DistributedError"
     assert answer["done"] == 2
-    waited = float(re.search(r"after waiting ([\d.]+) s", answer["text"])[1])
-    assert waited > TIMEOUT - 0.5
-    assert answer["seconds"] - waited < TIMEOUT  # it is waited for once
+    assert TIMEOUT - 0.5 < answer["seconds"] < 2 * TIMEOUT  # and waited for once
 
 
 def test_a_rank_that_dies_while_all_save_leaves_whole_checkpoints(doomed, tmp_path):

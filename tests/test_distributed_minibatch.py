@@ -16,25 +16,9 @@ import ranks
 import ranks_minibatch
 from ipdlam.errors import CheckpointError
 from ipdlam.prox import LOSSES
-from ranks import Pool, options, torchrun, workers_of
+from ranks import SIZES, Pool, options, torchrun, workers_of
 from ranks_minibatch import case, in_one
 from shell import ipdlam_run, records, same_model, without_seconds
-
-SIZES = (2, 3)
-
-
-@pytest.fixture(scope="module")
-def pools(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stores")
-    found = {size: Pool(size, folder) for size in SIZES}
-    yield found
-    for pool in found.values():
-        pool.close()
-
-
-@pytest.fixture(params=SIZES)
-def pool(request, pools):
-    return pools[request.param]
 
 
 def assert_close(one, other, tolerance=1e-9):
