@@ -23,6 +23,13 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=3, help="iterations of iPDLAM")
     parser.add_argument("--epochs", type=int, default=20, help="passes over the data in all")
     options = parser.parse_args()
+    if options.warm < 1:
+        parser.error(f"argument --warm: must be at least 1, got {options.warm}; Adam alone is run in any case")
+    if options.epochs <= options.warm:
+        parser.error(
+            f"argument --epochs: must be above --warm, got {options.epochs} and {options.warm}, which leaves none for "
+            "Adam; give more --epochs or a smaller --warm"
+        )
 
     data = ipdlam.datasets.load("digits")
     validation = (data.X_test, data.y_test)

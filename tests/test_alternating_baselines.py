@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -141,6 +142,34 @@ def test_dladmm_learns_the_digits():
     model = ipdlam.initialise(nn.Sequential(nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, 10)), "he", seed=0)
     history = DLADMM(model, penalty=1e-3).fit(data.X, data.y, iterations=150)
     assert history[-1].train_accuracy > 0.8
+
+
+@pytest.mark.parametrize("kind", [BCD, DLADMM])
+def test_the_clock_counts_the_start_and_not_the_objective(monkeypatch, kind):
+    begin, measure = kind._begin, kind._measure
+
+    def slow_begin(self, samples, validation):
+        time.sleep(0.2)
+        return begin(self, samples, validation)
+
+    def slow_measure(self, state):
+        time.sleep(0.3)
+        return measure(self, state)
+
+    monkeypatch.setattr(kind, "_begin", slow_begin)
+    monkeypatch.setattr(kind, "_measure", slow_measure)
+    first, second = kind(make_model()).fit(X, Y, iterations=2)
+    assert 0.2 < first.seconds < second.seconds < 0.75
+
+
+@pytest.mark.parametrize("kind", [BCD, DLADMM])
+def test_the_start_of_a_second_method_is_added_to_the_time_of_the_first(kind):
+    model = make_model()
+    first = ipdlam.IPDLAM(model)
+    before = first.fit(X, Y, iterations=2)[-1].seconds
+    second = kind(model)
+    second.start(X, Y, after=first)
+    assert second._run.seconds > before
 
 
 @pytest.mark.parametrize("kind", [BCD, DLADMM])

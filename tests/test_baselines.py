@@ -279,6 +279,18 @@ def test_seconds_do_not_count_evaluation(monkeypatch):
     assert 0.0 < history[0].seconds < history[1].seconds < 0.3
 
 
+def test_seconds_do_not_count_what_torch_loads_at_the_start(monkeypatch):
+    begin = BackPropagation._begin
+
+    def slow(self, samples, validation):
+        time.sleep(0.3)
+        return begin(self, samples, validation)
+
+    monkeypatch.setattr(BackPropagation, "_begin", slow)
+    (record,) = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=1)
+    assert 0.0 < record.seconds < 0.3
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_without_gradients_and_in_its_mode(training):
     model = make_model(WIDTHS).train(training)

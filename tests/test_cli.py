@@ -1150,7 +1150,7 @@ def test_one_interrupt_ends_a_comparison_with_what_there_is(table, tmp_path):
                 raise KeyboardInterrupt
             return super().step(evaluate=evaluate)
 
-    with mock.patch("ipdlam.problem.IPDLAM", Interrupted):
+    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=Interrupted):
         options = ("--methods", "dlam,ipdlam,adam", "--output", tmp_path / "c")
         out = ipdlam_run("compare", table, *SMALL, *options, code=130)[0]
     assert "iPDLAM interrupted after 1 iterations" in out

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -28,6 +30,23 @@ def test_warmup_then_adam():
     printed = run("examples/warmup_then_adam.py", "--warm", "1", "--epochs", "3")
     assert "then Adam: best" in printed
     assert "Adam alone: best" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--warm", "0"), "argument --warm: must be at least 1, got 0;"),
+        (("--warm", "-2"), "argument --warm: must be at least 1, got -2;"),
+        (("--warm", "3", "--epochs", "3"), "argument --epochs: must be above --warm, got 3 and 3, "),
+        (("--warm", "21"), "argument --epochs: must be above --warm, got 20 and 21, "),
+    ],
+)
+def test_warmup_then_adam_refuses_a_stage_of_nothing(arguments, message):
+    command = [sys.executable, "examples/warmup_then_adam.py", *arguments]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert answer.returncode == 2
+    assert message in answer.stderr
+    assert "Traceback" not in answer.stderr
 
 
 def test_every_example_is_run_here():

@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
+from ipdlam.baselines import OPTIMIZERS, BackPropagation
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.errors import DivergenceError, StopTraining
 from ipdlam.history import History, Record
 from ipdlam.loop import Stopping
 from ipdlam.methods import METHODS
-from ipdlam.problem import Problem
+from ipdlam.problem import TRAINERS, Problem
 
-ALTERNATING: dict[str, Any] = {"bcd": BCD, "dladmm": DLADMM}
-KNOWN = (*METHODS, *ALTERNATING, *OPTIMIZERS)
+KNOWN = (*TRAINERS, *OPTIMIZERS)
 TITLES = {
     **{"ipdlam": "iPDLAM", "dlam": "DLAM", "bcd": "BCD", "dladmm": "dlADMM", "minibatch": "mini-batch iPDLAM"},
     **{"sgd": "SGD", "amsgrad": "AMSGrad", "rmsprop": "RMSprop"},
@@ -68,8 +67,8 @@ def run_method(
                 trainer = problem.make_trainer(model, config)
                 trainer.start(split.X, split.y, validation_data=split.validation)
                 return trainer.go_on(Stopping(iterations), common["callbacks"])
-            if method in ALTERNATING:
-                history: History = ALTERNATING[method](model, loss=config.loss).fit(
+            if method in TRAINERS:
+                history: History = TRAINERS[method](model, loss=config.loss).fit(
                     split.X, split.y, iterations=iterations, **common
                 )
                 return history

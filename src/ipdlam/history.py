@@ -13,6 +13,11 @@ from typing import Any, overload
 class Record:
     """One iteration, or one epoch of an optimizer.
 
+    The clock of ``seconds`` runs while a method works something out from the training data that it goes on with, z and
+    a of its start included. It stands still while data are checked and while losses, accuracies and the objective of a
+    baseline are evaluated, which are only shown. Phi of :class:`ipdlam.IPDLAM` is on the clock, since the pass over the
+    data that trains measures it, too (docs/runs.md says how long that takes).
+
     Losses and accuracies are None where they were not evaluated or make no sense (accuracy of a regression).
     """
 
@@ -24,7 +29,7 @@ class Record:
     linear_gap: tuple[float, ...]
     activation_gap: tuple[float, ...]
     lyapunov: float
-    seconds: float  # of training so far; evaluation is not counted
+    seconds: float  # of training so far
     train_loss: float | None = None  # mean loss of the true forward pass
     train_accuracy: float | None = None
     validation_loss: float | None = None

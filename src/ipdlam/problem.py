@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipdlam.baselines import BackPropagation
+from ipdlam.baselines import BCD, DLADMM, BackPropagation
 from ipdlam.batches import default_batch_size
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.datasets import Dataset, load
@@ -19,6 +19,15 @@ from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.models import TrainedModel, mlp
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
 from ipdlam.trainer import DLAM, IPDLAM
+
+TRAINERS: dict[str, Any] = {
+    "ipdlam": IPDLAM,
+    "dlam": DLAM,
+    "minibatch": MiniBatchIPDLAM,
+    "bcd": BCD,
+    "dladmm": DLADMM,
+}
+"""Name to class of every method that does not back-propagate: those of ``ipdlam train``, then what they are held to."""
 
 
 @dataclass(frozen=True)
@@ -140,21 +149,20 @@ class Problem:
         own = config.suited()
         common: dict[str, Any] = {"loss": config.loss, "penalty": own["penalty"], "chunk_size": config.chunk_size}
         with blamed_on_settings():
+            if "inertia" in own:  # dlam has none
+                inertia = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]
+                common |= {"inertia": inertia, "proximity": own["proximity"]}
             if config.chosen == "minibatch":
-                common |= {name: own[name] for name in ("proximity", "step", "rank", "weight_decay")}
-                batch_size = self.batch_size(own["batch_size"])
-                return MiniBatchIPDLAM(
-                    model, inertia=own["inertia"][0], batch_size=batch_size, seed=config.seed, **common
-                )
-            common |= {name: own[name] for name in ("penalty_growth", "penalty_max")}
-            common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
-            order: str = own["order"]
-            common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
-            common["storage"] = None if own["storage"] is None else Path(own["storage"]).expanduser()
-            if config.chosen == "dlam":
-                return DLAM(model, **common)
-            inertia = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]
-            return IPDLAM(model, inertia=inertia, proximity=own["proximity"], **common)
+                common |= {name: own[name] for name in ("step", "rank", "weight_decay")}
+                common |= {"batch_size": self.batch_size(own["batch_size"]), "seed": config.seed}
+            else:
+                common |= {name: own[name] for name in ("penalty_growth", "penalty_max")}
+                common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
+                order: str = own["order"]
+                common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
+                common["storage"] = None if own["storage"] is None else Path(own["storage"]).expanduser()
+            trainer: IPDLAM | MiniBatchIPDLAM = TRAINERS[config.chosen](model, **common)
+            return trainer
 
     def batch_size(self, given: int | None) -> int:
         """The samples to a batch, or what suits their number where it is not given."""

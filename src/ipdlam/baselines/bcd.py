@@ -1,4 +1,8 @@
-"""Block coordinate descent of Zeng, Lau, Lin and Yao (2019): the DLAM that the paper's figures are compared with.
+"""Block coordinate descent of Zeng, Lau, Lin and Yao (2019), one of two methods that are called DLAM.
+
+The paper of iPDLAM calls its own algorithm without inertia and proximal terms DLAM (:class:`ipdlam.DLAM`), and says of
+the DLAM in its figures that the parameters are the defaults of Zeng et al., which belong to the method here. Which of
+the two it drew is not said, so both are run.
 
 With an output block ``v`` of its own beside the pre-activations ``z`` and activations ``a``, it minimises
 
@@ -7,7 +11,8 @@ With an output block ``v`` of its own beside the pre-activations ``z`` and activ
 
 one block at a time, from the last layer to the first: v, z_L, W_L, then a_l, z_l, W_l for l = L-1 ... 1. The blocks v,
 z_l (l < L), W and b are held by a proximal term ``(alpha / 2) ||x - x_before||^2``. Here gamma = rho = 1 and alpha = 5,
-the values of its authors.
+the values of its authors. The update of b reads the new W, as one block after the other; in their release it reads the
+old one.
 """
 
 from __future__ import annotations

@@ -8,8 +8,16 @@ It seeks a stationary point of
 whose constraint is carried by a multiplier U and a penalty ``rho``. An iteration sweeps the layers backward (a, z, b,
 W) and forward (W, b, z, a), then moves U. Weights and activations take one step of a quadratic model each, whose
 curvature is doubled until the model lies above the function, at most ``DOUBLINGS`` times; no linear system is solved.
-(Its authors begin every search at a curvature of 1 and raise the penalty tenfold while the training loss goes up; here
-a search begins at half of the last curvature, and the penalty stays.)
+
+The release of its authors (github.com/xianggebenben/dlADMM) differs:
+
+- Every search begins at a curvature of 1, of functions that are multiplied by ``rho`` = 1e-6. Here functions are
+  divided by ``rho``, which makes that 1e6. Activations need at most 1 + ||W||^2, so their steps are tiny there and full
+  ones here, where the first search of a block begins at 1 and every other at half of the last curvature.
+- After three rises of the training loss in a row, ``rho`` (up to 0.1) and, from 100 hidden units on, the curvatures
+  that searches begin at are multiplied by ten. Here ``rho`` stays.
+- Z_L starts at 1 for the class of a sample and at -1 for the others, and is updated by up to 500 steps of FISTA. Here
+  it starts at the forward pass, and its update is exact.
 """
 
 from __future__ import annotations

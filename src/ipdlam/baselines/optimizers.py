@@ -127,6 +127,7 @@ class BackPropagation(Baseline):
 
     saved_as = "BackPropagation"
     unit = "epoch"
+    start_is_training = False  # the first optimizer of a process makes torch load modules, which takes a second or two
 
     def __init__(
         self,

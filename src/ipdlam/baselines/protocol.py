@@ -7,7 +7,7 @@ import math
 import time
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 from typing_extensions import Self
@@ -41,6 +41,7 @@ class Baseline(Resumable[State]):
     """A way to train ``model`` in place, with the interface of :class:`ipdlam.IPDLAM`."""
 
     remedy: str = "Scale the inputs"  # against divergence
+    start_is_training: ClassVar[bool] = True  # whether it works something out from the data, on the clock
 
     def __init__(self, model: nn.Sequential, loss: str | Loss, chunk_size: int | None) -> None:
         super().__init__(model)
@@ -81,10 +82,15 @@ class Baseline(Resumable[State]):
         if after is not None and after.model is not self.model:
             raise ValueError("after is a trainer of another model; its history cannot go on with this one")
         self.network = Network(self.model)
-        state = self._begin(*self._check_data(X, y, sample_weight, validation_data))
+        samples, validation = self._check_data(X, y, sample_weight, validation_data)
+        started = time.perf_counter()
+        state = self._begin(samples, validation)
+        if self.start_is_training:
+            state.seconds = time.perf_counter() - started
         if after is not None:
             before = after._started()
-            state.history, state.iteration, state.seconds = History(before.history), before.iteration, before.seconds
+            state.history, state.iteration = History(before.history), before.iteration
+            state.seconds += before.seconds
             state.progress = dataclasses.replace(before.progress, unimproved=0)
         state.whole = True
         self._run = state

@@ -23,11 +23,12 @@ from ipdlam.errors import CheckpointError, DivergenceError
 from ipdlam.experiments.base import RunResult, RunSpec
 from ipdlam.history import History, Record
 from ipdlam.loop import Stopping
-from ipdlam.problem import Problem
+from ipdlam.minibatch import MiniBatchIPDLAM
+from ipdlam.problem import TRAINERS, Problem
 from ipdlam.prox import Ridge
 from ipdlam.resumable import Resumable
 from ipdlam.storage import LOCK, exclusive, write_file
-from ipdlam.trainer import DLAM, IPDLAM
+from ipdlam.trainer import IPDLAM
 
 CHECKPOINT_EVERY = 20
 GAPS = ("linear_gap", "activation_gap")
@@ -142,7 +143,7 @@ def execute(spec: RunSpec, work: Path, callback: Callback) -> tuple[History, int
     problem = problem_of(config_of(spec))
     model = problem.make_model(dataclasses.replace(problem.config, seed=spec.seed))
     first = make_trainer(spec, spec.seed, model)
-    passes = passes_of(first, problem)
+    passes = passes_of(first)
     if spec.then is None:
         return advance(begun(first, problem, work), spec.iterations, spec, work, callback), passes
     second = make_trainer(spec.then, spec.seed, model)
@@ -183,23 +184,38 @@ def advance(trainer: Resumable[Any], iterations: int, spec: RunSpec, work: Path,
 
 
 def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Resumable[Any]:
-    """The method of a specification with its settings; the seed of an optimizer is that of its order of the samples."""
+    """The method of a specification with its settings; on mini-batches the seed is that of the order of the samples.
+
+    ``ridge`` is the strength of the regularizer of ``ipdlam`` and ``dlam``, which have none without it.
+    """
     settings: dict[str, Any] = {"loss": spec.loss, **dict(spec.settings)}
     if spec.method in OPTIMIZERS:
         return BackPropagation(model, spec.method, seed=seed, **settings)
-    if spec.method in ("bcd", "dladmm"):
-        return BCD(model, **settings) if spec.method == "bcd" else DLADMM(model, **settings)
-    strength = settings.pop("ridge", None)
-    regularizer = None if strength is None else Ridge(strength)
+    kind = TRAINERS[spec.method]
+    if issubclass(kind, IPDLAM):
+        strength = settings.pop("ridge", None)
+        settings["regularizer"] = None if strength is None else Ridge(strength)
+    elif kind is MiniBatchIPDLAM:
+        settings["seed"] = seed
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="inertia .* is 1 or more")  # that is what Table 1 is about
-        return (DLAM if spec.method == "dlam" else IPDLAM)(model, regularizer=regularizer, **settings)
+        trainer: Resumable[Any] = kind(model, **settings)
+    return trainer
 
 
-def passes_of(trainer: Resumable[Any], problem: Problem) -> int:
-    """How often an iteration visits the data."""
+def passes_of(trainer: Resumable[Any]) -> int:
+    """How many passes over the data an iteration, or epoch, needs.
+
+    A pass ends where an update waits for a sum over all samples of what an update before it has changed: the rule of
+    :mod:`ipdlam.orders`. BCD waits for the moments of its L layers, one after the other. dlADMM waits for them in both
+    sweeps (for those of the first layer, where they turn, once), and in both for the sums that give the step of each of
+    its L - 1 activations: 2 L - 1 + 2 (L - 1). That is what it needs; our version, on whole arrays, reads them more
+    often. On mini-batches an update waits for its batch alone, so an epoch is one pass. (The few samples that the start
+    of ``minibatch`` is scaled on are not counted.)
+    """
     if isinstance(trainer, IPDLAM):
         return trainer.plan.passes
+    layers = len(trainer.network)
     if isinstance(trainer, BCD):
-        return len(problem.widths) - 1
-    return 2 if isinstance(trainer, DLADMM) else 1
+        return layers
+    return 4 * layers - 3 if isinstance(trainer, DLADMM) else 1
