@@ -281,3 +281,9 @@ def test_the_penalty_that_fits_the_paper_is_named():
     assert fits.ours.startswith("near")
     assert serves.ours.startswith("far")
     assert penalty.misfit(diverged(near)) is None
+
+
+@pytest.mark.parametrize(("made", "passes"), [(2, 6), (3, 9), (5, 11)])
+def test_passes_of_a_second_method_are_its_own(made, passes):
+    spec = RunSpec("mnist", "ipdlam", (3,), 3, then=RunSpec("mnist", "adam", (3,), 4))
+    assert RunResult(spec, {"iteration": list(range(made))}, "iterations", 3, {}).total_passes == passes

@@ -22,7 +22,7 @@ class RunSpec:
     """One run, to the last setting: two runs with equal specifications are the same run."""
 
     data: str
-    method: str  # ipdlam, dlam, bcd, dladmm, or the name of an optimizer
+    method: str  # ipdlam, dlam, minibatch, bcd, dladmm, or the name of an optimizer
     hidden: tuple[int, ...]
     iterations: int  # epochs of an optimizer
     settings: tuple[tuple[str, Value], ...] = ()  # of the method, by the names of its arguments
@@ -69,7 +69,7 @@ class RunResult:
     spec: RunSpec
     columns: Mapping[str, Sequence[float | None]]
     stop_reason: str | None
-    passes: int  # over the data, in an iteration
+    passes: int  # over the data, in an iteration of the first method
     environment: Mapping[str, Any]
 
     def last(self, column: str) -> float | None:
@@ -92,6 +92,13 @@ class RunResult:
     def at(self, column: str, iteration: int | None) -> float | None:
         """The value after an iteration, if there is one."""
         return self.columns[column][iteration - 1] if iteration else None
+
+    @property
+    def total_passes(self) -> int:
+        """Over the data, in the whole run; a second method is an optimizer, whose epoch is one."""
+        made = len(self.columns["iteration"])
+        first = made if self.spec.then is None else min(made, self.spec.iterations)
+        return self.passes * first + (made - first)
 
     @property
     def diverged(self) -> bool:
@@ -170,7 +177,7 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         "objective_at_best": result.at("objective", at),
         "train_accuracy_at_best": result.at("train_accuracy", at),
         "seconds": result.last("seconds"),
-        "passes": result.passes * len(result.columns["iteration"]),
+        "passes": result.total_passes,
         "diverged": result.diverged,
         "environment": dict(result.environment),
     }

@@ -74,7 +74,8 @@ over the seeds of a mean.</dd>
 <dd>The highest test accuracy of any iteration that was evaluated, and which one it was. The test set itself picks it,
 so that it is a little too kind to every method.</dd>
 <dt>seconds</dt>
-<dd>Of training only: the clock stops while accuracies are evaluated. They compare runs on one machine.</dd>
+<dd>Of training only: the clock stops while accuracies are evaluated. They compare runs on one machine, roughly: most
+runs had one thread beside other work.</dd>
 <dt>gain, in equal time</dt>
 <dd>Points of best test accuracy over the optimizer alone, with as many passes over the data, and within the time of the
 quicker of the two.</dd>
