@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row
-from ipdlam.experiments.claims import Claim, Row, ahead, judged, percent
+from ipdlam.experiments.claims import OPEN, Claim, Row, ahead, by, judged, percent
 from ipdlam.experiments.setup import datasets
 
 DEPTHS = {"smoke": (2, 5), "small": (2, 3, 5, 10, 20), "paper": (2, 3, 5, 10, 20)}
@@ -105,7 +105,26 @@ def claims(table: Sequence[Row]) -> list[Claim]:
         )
         for initialisation in INITIALISATIONS
         for cases in [[deepest_case(best, activation, initialisation) for activation in ACTIVATIONS]]
-    ]
+    ] + [how_deep(table, initialisation) for initialisation in INITIALISATIONS]
+
+
+def how_deep(table: Sequence[Row], initialisation: str) -> Claim:
+    """The most layers with which a method learns more than guessing, for every activation."""
+    words = []
+    for activation in ACTIVATIONS:
+        here = [row for row in table if (row["activation"], row["initialisation"]) == (activation, initialisation)]
+        made = by("method", here)
+        learned = {
+            method: max((row["depth"] for row in rows if (row["best_test_accuracy"] or 0.0) > LEARNED), default="none")
+            for method, rows in made.items()
+        }
+        words += [f"{activation}: {', '.join(f'{method} {most}' for method, most in learned.items())}"] if made else []
+    return Claim(
+        f"How many hidden layers leave more than {percent(LEARNED)} test accuracy, {initialisation} initialisation",
+        "",
+        "; ".join(words) or "not run",
+        OPEN,
+    )
 
 
 def deepest_case(
@@ -138,7 +157,7 @@ EXPERIMENT = Experiment(
         Column("activation", "activation"),
         Column("depth", "depth", "count"),
         Column("method", "method"),
-        *OUTCOME,
+        *OUTCOME[1:],
     ),
     panels,
     claims,
