@@ -16,7 +16,8 @@ from pathlib import Path
 
 import scaling_tables
 from ipdlam.comparison import title
-from ipdlam.experiments.base import FAILS, HOLDS, PARTLY, Column
+from ipdlam.experiments.base import Column
+from ipdlam.experiments.claims import FAILS, HOLDS, PARTLY
 from ipdlam.experiments.report import load_contents, verdict_markdown
 from ipdlam.experiments.tables import Table, cell, markdown
 

@@ -97,6 +97,7 @@ LAYERS = [
     "ipdlam.jobs",
     "ipdlam.inference",
     "ipdlam.comparison",
+    "ipdlam.experiments.claims",
     "ipdlam.experiments.base",
     "ipdlam.experiments.setup",
     "ipdlam.experiments.table1",

@@ -20,7 +20,7 @@ from ipdlam.cli import app
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, contents
-from ipdlam.experiments.base import FAILS, HOLDS, OPEN, PARTLY, UNMEASURED
+from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PARTLY, UNMEASURED
 from ipdlam.experiments.contents import counted, environments, load_contents
 from ipdlam.experiments.make import make
 from ipdlam.experiments.page import LONG_TABLE, cell_kinds, header, report_html

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ipdlam.experiments.claims import Claim, Row
+
 SCALES = ("smoke", "small", "paper")
-START = 0.1  # rho_0 of the library, at which Phi is compared
+START = 0.1  # rho_0 of the library, at which Phi is compared, too
 
 Value = float | int | str | None
 
@@ -87,35 +89,16 @@ class RunResult:
         value, iteration = max(found, key=lambda pair: (pair[0], -(pair[1] or 0)))
         return value, int(iteration or 0)
 
+    def at(self, column: str, iteration: int | None) -> float | None:
+        """The value after an iteration, if there is one."""
+        return self.columns[column][iteration - 1] if iteration else None
+
     @property
     def diverged(self) -> bool:
         return self.stop_reason == "diverged"
 
 
 Results = Mapping[str, RunResult]  # by key
-
-
-HOLDS, PARTLY, FAILS, UNMEASURED, OPEN = "holds", "holds partly", "does not hold", "not measured", "no claim"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One thing the paper says, or leaves open, and what was measured."""
-
-    claim: str
-    paper: str  # its number, or its words
-    ours: str
-    verdict: str
-
-
-def judged(tests: Sequence[bool]) -> str:
-    """The word for a claim that says several things; nothing measured is no verdict."""
-    if not tests:
-        return UNMEASURED
-    return HOLDS if all(tests) else PARTLY if any(tests) else FAILS
-
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -167,8 +150,9 @@ class Experiment:
 
 
 def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any]:
-    """What every table shows of a run; accuracies are of the true forward pass."""
+    """What every table shows of a run; accuracies are of the true forward pass. A run that diverged has no end."""
     best, at = result.best("validation_accuracy")
+    end = {} if result.diverged else {name: result.last(name) for name in result.columns}
     return {
         **more,
         "data": spec.data,
@@ -177,12 +161,14 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         "seed": spec.seed,
         "run": spec.key,
         "iterations": len(result.columns["iteration"]),
-        "objective": result.last("objective"),
-        "objective_at_start": at_penalty(result, START),
-        "train_accuracy": result.last("train_accuracy"),
-        "test_accuracy": result.last("validation_accuracy"),
+        "objective": end.get("objective"),
+        "objective_reweighed": reweighed(result, START),
+        "train_accuracy": end.get("train_accuracy"),
+        "test_accuracy": end.get("validation_accuracy"),
         "best_test_accuracy": best,
         "best_iteration": at,
+        "objective_at_best": result.at("objective", at),
+        "train_accuracy_at_best": result.at("train_accuracy", at),
         "seconds": result.last("seconds"),
         "passes": result.passes * len(result.columns["iteration"]),
         "diverged": result.diverged,
@@ -192,15 +178,17 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
 
 def gaps(result: RunResult, iteration: int | None = None) -> float | None:
     """The squared gaps between the layers, linear and activation, after an iteration (the last one)."""
-    if not result.columns["iteration"]:  # it diverged at once
-        return None
-    place = -1 if iteration is None else iteration - 1
-    linear, activation = (result.columns[name][place] for name in ("linear_gap", "activation_gap"))
+    place = len(result.columns["iteration"]) if iteration is None else iteration
+    linear, activation = (result.at(name, place) for name in ("linear_gap", "activation_gap"))
     return None if linear is None or activation is None else linear + activation
 
 
-def at_penalty(result: RunResult, penalty: float) -> float | None:
-    """Loss and gaps of the last iterate as Phi would weigh them at this penalty: weights hardly depend on it."""
+def reweighed(result: RunResult, penalty: float) -> float | None:
+    """Loss and gaps of the last iterate as Phi weighs them at another penalty.
+
+    It compares iterates whose penalties have grown to different sizes. It is not what a run at that penalty would end
+    with, whose z_L would have another loss.
+    """
     loss, between = result.last("loss"), gaps(result)
     return None if result.diverged or loss is None or between is None else loss + 0.5 * penalty * between
 
@@ -215,41 +203,6 @@ OUTCOME = (
     Column("seconds", "seconds", "seconds"),
 )
 """What every table ends with."""
-
-
-def by(key: str, rows: Sequence[Row]) -> dict[Any, list[Row]]:
-    """The rows that have the same value there."""
-    found: dict[Any, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row[key], []).append(row)
-    return found
-
-
-def higher(ours: float | None, theirs: float | None) -> bool:
-    """Whether ours is larger; what diverged before it was measured is behind everything."""
-    return ours is not None and (theirs is None or ours > theirs)
-
-
-def lower(ours: float | None, theirs: float | None) -> bool:
-    """Whether ours is smaller."""
-    return ours is not None and (theirs is None or ours < theirs)
-
-
-def percent(value: float | None) -> str:
-    """An accuracy in words."""
-    return "not given" if value is None else f"{100.0 * value:.1f} %"
-
-
-def number(value: float | None) -> str:
-    """A number in words."""
-    return "not given" if value is None else f"{value:.3g}"
-
-
-def at_best(row: Row) -> str:
-    """The best test accuracy of a run and where it was."""
-    if row["best_iteration"] is None:
-        return "never measured"
-    return f"{percent(row['best_test_accuracy'])} at iteration {row['best_iteration']:.0f}"
 
 
 def titled(variants: Sequence[tuple[str, tuple[tuple[str, Any], ...]]], spec: RunSpec) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS
-from ipdlam.experiments.base import FAILS, HOLDS, OPEN, PARTLY, UNMEASURED, Experiment, Panel
+from ipdlam.experiments.base import Experiment, Panel
+from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PARTLY, UNMEASURED
 from ipdlam.experiments.make import (
     DRAWN,
     NAMES,

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipdlam.experiments.base import (
-    OUTCOME,
-    Claim,
-    Column,
-    Experiment,
-    Panel,
-    Results,
-    Row,
-    RunSpec,
-    accuracy_row,
-    judged,
-    percent,
-)
+from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row
+from ipdlam.experiments.claims import Claim, Row, ahead, judged, percent
 from ipdlam.experiments.setup import datasets
 
 DEPTHS = {"smoke": (2, 5), "small": (2, 3, 5, 10, 20), "paper": (2, 3, 5, 10, 20)}
 WIDTH = {"smoke": 12, "small": 100, "paper": 300}
 ITERATIONS = {"smoke": 3, "small": 30, "paper": 30}
 LIMIT = {"smoke": 300, "small": 10000, "paper": None}
-CLEAR = 0.01  # less than a point is chance
+LEARNED = 0.2  # ten classes: half of this is guessing
 ACTIVATIONS = ("relu", "tanh", "sigmoid")
 INITIALISATIONS = ("paper", "torch")
 METHODS: dict[str, tuple[tuple[str, Any], ...]] = {
@@ -106,39 +95,42 @@ def claims(table: Sequence[Row]) -> list[Claim]:
         for row in table
         if row["depth"] == deepest
     }
-    found = []
-    for initialisation in INITIALISATIONS:
-        ahead, words = [], []
-        for activation in ACTIVATIONS:
-            cases = ((method, (method, activation, initialisation)) for method in METHODS)
-            scores = {method: best[case] for method, case in cases if case in best}
-            if len(scores) < len(METHODS):
-                continue
-            rival = max(("sgd", "adam"), key=scores.__getitem__)
-            ahead.append(scores["ipdlam"] - CLEAR > scores[rival])
-            words.append(
-                f"{activation}: iPDLAM {percent(scores['ipdlam'])}, DLAM {percent(scores['dlam'])}, {rival} "
-                f"{percent(scores[rival])}"
-            )
-        found.append(
-            Claim(
-                f"With {deepest} hidden layers and the {initialisation} initialisation, where gradients vanish, "
-                "iPDLAM is "
-                "ahead of SGD and Adam",
-                "no vanishing gradients",
-                "; ".join(words),
-                judged(ahead),
-            )
+    return [
+        Claim(
+            f"With {deepest} hidden layers and the {initialisation} initialisation, where gradients vanish, iPDLAM is "
+            "ahead of SGD and Adam",
+            "no vanishing gradients",
+            "; ".join(words for words, _ in cases if words) or "not run",
+            judged([found for _, found in cases]),
         )
-    return found
+        for initialisation in INITIALISATIONS
+        for cases in [[deepest_case(best, activation, initialisation) for activation in ACTIVATIONS]]
+    ]
+
+
+def deepest_case(
+    best: Mapping[tuple[str, str, str], float], activation: str, initialisation: str
+) -> tuple[str, bool | None]:
+    """Whether iPDLAM has learned something and is ahead of the better optimizer, in words and as a test."""
+    cases = ((method, (method, activation, initialisation)) for method in METHODS)
+    scores = {method: best[case] for method, case in cases if case in best}
+    if len(scores) < len(METHODS):
+        return "", None
+    rival = max(("sgd", "adam"), key=scores.__getitem__)
+    words = f"iPDLAM {percent(scores['ipdlam'])}, DLAM {percent(scores['dlam'])}, {rival} {percent(scores[rival])}"
+    return f"{activation}: {words}", scores["ipdlam"] > LEARNED and ahead(scores["ipdlam"], scores[rival])
 
 
 EXPERIMENT = Experiment(
     "deep",
     "Depth: where gradients vanish",
-    "The claim behind the method: it does not suffer from vanishing gradients, as back-propagation does. Networks of "
-    "2 to 20 "
-    "hidden layers, nested reverse (the order in which a change of the loss reaches the first layer in one iteration).",
+    "The claim behind the method: it does not suffer from vanishing gradients, as back-propagation does. Networks of 2 "
+    f"to 20 hidden layers, of {WIDTH['small']} units on the first {LIMIT['small']} samples at the small scale, of "
+    f"{WIDTH['paper']} on all at the paper's; {ITERATIONS['small']} iterations or epochs. The alternating methods go "
+    "in nested reverse, the order in which a change of the loss reaches the first layer in one iteration; with it, an "
+    "iteration visits the data once for every layer, an epoch once. SGD at rate "
+    f"{dict(METHODS['sgd'])['learning_rate']}, Adam at {dict(METHODS['adam'])['learning_rate']}, batches of "
+    f"{dict(METHODS['adam'])['batch_size']}.",
     runs,
     rows,
     (

@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ipdlam.experiments.base import (
-    OUTCOME,
-    Claim,
-    Column,
-    Experiment,
-    Panel,
-    Results,
-    Row,
-    RunSpec,
-    accuracy_row,
-    judged,
-    three_panels,
-)
+from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
+from ipdlam.experiments.claims import CLOSE, Claim, Row, alike, judged, spread
 from ipdlam.experiments.setup import datasets, ipdlam
 
 PROXIMITIES = (0.1, 0.2, 0.3, 0.4, 1.0)
-CLOSE = 0.01  # accuracies within a point of each other are called the same
 
 
 def runs(scale: str) -> list[RunSpec]:
@@ -46,16 +34,14 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
 
 def claims(table: Sequence[Row]) -> list[Claim]:
     """The paper: all five behave alike."""
-    best = [row["best_test_accuracy"] or 0.0 for row in table]
-    last = [row["test_accuracy"] or 0.0 for row in table]
-    spread, spread_at_end = max(best) - min(best), max(last) - min(last)
+    best, last = ([row[key] for row in table] for key in ("best_test_accuracy", "test_accuracy"))
+    missing = [None] * (len(PROXIMITIES) - len(table))
     return [
         Claim(
             "The algorithm is insensitive to delta",
             "very similar for 0.1, 0.2, 0.3, 0.4 and 1",
-            f"of {len(table)} proximities the best test accuracies lie {100.0 * spread:.1f} points apart, "
-            f"the last ones {100.0 * spread_at_end:.1f}",
-            judged([spread <= CLOSE, spread_at_end <= CLOSE] if len(table) > 1 else []),
+            f"of {len(table)} proximities the best test accuracies are {spread(best)}, the last ones {spread(last)}",
+            judged([alike(best), alike(last), *missing] if len(table) > 1 else []),
         )
     ]
 

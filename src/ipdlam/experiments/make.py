@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
-from ipdlam.experiments.base import UNMEASURED, Experiment, Panel, Results, RunResult, RunSpec
+from ipdlam.experiments.base import Experiment, Panel, Results, RunResult, RunSpec
+from ipdlam.experiments.claims import UNMEASURED
 from ipdlam.experiments.runner import Store
 from ipdlam.history import Record
 from ipdlam.plots import PALETTE, house_style, save
@@ -33,13 +34,8 @@ NAMES = {
     "iteration": "iteration",
     "seconds": "seconds of training (s)",
 }
-MEASURED = (
-    "objective", "objective_at_start", "objective_at_best", "gaps", "gaps_at_best", "misfit",
-    "train_accuracy", "test_accuracy", "best_test_accuracy", "early_test_accuracy", "decay", "gain",
-    "gain_in_equal_time", "best_iteration", "iterations", "passes", "seconds",
-)  # fmt: skip
-"""What is averaged over the seeds."""
-RANGED = ("accuracy", "gain", "decay")  # names that hold one of these have their range, too
+IDENTITY = ("seed", "run", "environment")  # a mean has those of its first run
+RANGED = ("accuracy", "gain", "decay", "lead")  # names that hold one of these have their range, too
 
 
 def make(
@@ -151,13 +147,18 @@ def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Resu
 
 
 def averaged(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row for all seeds: means of what was measured, the range of every accuracy, diverged if any did."""
+    """One row for all seeds: means of the numbers that differ, the range of every accuracy, diverged if any did.
+
+    What one of the seeds does not have, as a run that diverged has no end, the mean does not have either.
+    """
     found = {**group[0], "seeds": len(group), "diverged": any(row["diverged"] for row in group)}
-    for name in MEASURED:
-        values = [row[name] for row in group if row.get(name) is not None]
-        if name in found and values:
-            found[name] = sum(values) / len(values) if len(group) > 1 else values[0]
-            if len(group) > 1 and any(word in name for word in RANGED):
+    for name in dict.fromkeys(name for row in group for name in row if name not in IDENTITY):
+        values: list[Any] = [row.get(name) for row in group]
+        if any(value is None for value in values):
+            found[name] = None
+        elif any(value != values[0] for value in values) and not isinstance(values[0], bool | str | list | dict):
+            found[name] = sum(values) / len(values)
+            if any(word in name for word in RANGED):
                 found[f"{name}_range"] = [min(values), max(values)]
     return found
 

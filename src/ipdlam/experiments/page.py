@@ -49,10 +49,15 @@ TABLE_NOTE = """\
 GLOSSARY = """\
 <dt>scale</dt>
 <dd>paper: the network and length of the paper (two hidden layers of 1500, 200 iterations) unless the section says
-otherwise; small: the same with layers of 300; smoke: a few iterations on digits.</dd>
+otherwise; small: the same with layers of 300, again unless the section says otherwise; smoke: a few iterations on
+digits.</dd>
 <dt>Phi (&Phi;)</dt>
 <dd>The objective that is minimised: the loss and the regulariser, plus the squared gaps between each layer and what its
-input gives, weighted by half the penalty. A small Phi says little of the network by itself.</dd>
+input gives, weighted by half the penalty. A small Phi says little of the network by itself. It compares runs of one
+method with one penalty: other methods minimise other functions.</dd>
+<dt>weighed at rho 0.1</dt>
+<dd>Phi of the last iterate with 0.1 for the penalty, whatever that has grown to: it compares iterates. A run that kept
+the penalty at 0.1 would end elsewhere.</dd>
 <dt>inertia (&alpha;, &beta;, &gamma;)</dt>
 <dd>How far an update first goes on in the direction of the last change; 0 is not at all.</dd>
 <dt>proximity (&delta;)</dt>
@@ -74,7 +79,11 @@ so that it is a little too kind to every method.</dd>
 <dd>Points of best test accuracy over the optimizer alone, with as many passes over the data, and within the time of the
 quicker of the two.</dd>
 <dt>holds partly</dt>
-<dd>The claim says several things, of which some were found.</dd>
+<dd>The claim says several things, of which some were found; the others were not found, or not measured.</dd>
+<dt>does not hold</dt>
+<dd>Nothing that the claim says was found, though some of it or all was measured.</dd>
+<dt>diverged</dt>
+<dd>A number was no longer finite. Such a run has a best iterate, but no end.</dd>
 <dt>not measured</dt>
 <dd>The runs that the claim needs are not there, or cannot speak for the paper.</dd>
 <dt>no claim</dt>

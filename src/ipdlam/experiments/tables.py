@@ -51,6 +51,8 @@ def cell(column: Column, row: Mapping[str, Any]) -> str:
 
 def written(kind: str, value: Any) -> str:
     """A value in the digits that its kind deserves."""
+    if isinstance(value, str):
+        return value
     if kind in ("percent", "points"):
         return f"{100.0 * value:.2f}"
     if kind == "number":

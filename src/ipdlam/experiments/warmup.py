@@ -6,25 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ipdlam.experiments.base import (
-    OUTCOME,
-    Claim,
-    Column,
-    Experiment,
-    Panel,
-    Results,
-    Row,
-    RunResult,
-    RunSpec,
-    accuracy_row,
-    judged,
-)
+from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunResult, RunSpec, accuracy_row
+from ipdlam.experiments.claims import CLEAR, Claim, Row, judged
 from ipdlam.experiments.setup import datasets, ipdlam, optimizer
 
 WARM = {"smoke": 2, "small": 5, "paper": 5}
 TOTAL = {"smoke": 6, "small": 30, "paper": 30}
 RATES = {"sgd": 0.05, "adam": 0.001}
-CLEAR = 0.001  # a tenth of a point is chance
 
 
 def runs(scale: str) -> list[RunSpec]:
@@ -87,31 +75,38 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
 
 
 def claims(table: Sequence[Row]) -> list[Claim]:
-    """Whether the warm-up pays, at equal passes and at equal seconds; only a gain in every seed is one."""
+    """Whether the warm-up pays, at equal passes and at equal seconds; only a clear gain in every seed is one."""
     found = []
     for row in table:
-        if row.get("gain") is None or row["gain_in_equal_time"] is None:
+        if "gain" not in row:
             continue
-        lowest = [row.get(f"{key}_range", [row[key]])[0] for key in ("gain", "gain_in_equal_time")]
-        worst = ", ".join(f"{100.0 * low:+.2f}" for low in lowest)
+        seeds = f" (in the worst of {row['seeds']} seeds {{}})" if row["seeds"] > 1 else ""
+        keys = ("gain", "gain_in_equal_time")
+        lowest = [row[key] if row[key] is None else row.get(f"{key}_range", [row[key]])[0] for key in keys]
         found.append(
             Claim(
                 f"A first stage of iPDLAM pays before {row['optimizer']}",
                 "greatly reduces the total training time",
-                f"best test accuracy {100.0 * row['gain']:+.2f} points at equal passes over the data, "
-                f"{100.0 * row['gain_in_equal_time']:+.2f} in equal time"
-                + (f" (in the worst of {row['seeds']} seeds {worst})" if row["seeds"] > 1 else ""),
-                judged([low > CLEAR for low in lowest]),
+                f"best test accuracy {points(row['gain'])} at equal passes over the data, "
+                f"{points(row['gain_in_equal_time'])} in equal time" + seeds.format(", ".join(map(points, lowest))),
+                judged([None if low is None else low > CLEAR for low in lowest]),
             )
         )
     return found
 
 
+def points(gain: float | None) -> str:
+    """A gain in words; in a time in which one of the two made no iteration nothing can be compared."""
+    return "not known" if gain is None else f"{100.0 * gain:+.2f} points"
+
+
 EXPERIMENT = Experiment(
     "warmup",
     "iPDLAM as a warm-up",
-    "The paper's advice: some iterations of iPDLAM, then a classical optimizer. Against the optimizer alone, with as "
-    "many passes over the data in all, and in as much time, from PyTorch's initialisation.",
+    f"The paper's advice: some iterations of iPDLAM, then a classical optimizer: {WARM['small']} iterations as in the "
+    f"paper, without a ridge, then {TOTAL['small'] - WARM['small']} epochs in batches of 512, at rate {RATES['sgd']} "
+    f"for SGD and {RATES['adam']} for Adam. Against {TOTAL['small']} epochs of the optimizer alone, which are as many "
+    "passes over the data, and within as much time, from PyTorch's initialisation.",
     runs,
     rows,
     (

@@ -1,0 +1,103 @@
+"""How a claim is judged: one rule for several things said at once, and what is clear, close and said in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HOLDS, PARTLY, FAILS, UNMEASURED, OPEN = "holds", "holds partly", "does not hold", "not measured", "no claim"
+
+CLEAR = (
+    0.005  # accuracies that differ by less are called equal: 10000 test samples leave an error of 0.3 points at 90 %
+)
+CLOSE = 0.01  # an accuracy within a point of another one, or of a printed one, is like it
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing the paper says, or leaves open, and what was measured."""
+
+    claim: str
+    paper: str  # its number, or its words
+    ours: str
+    verdict: str
+
+
+def judged(tests: Sequence[bool | None]) -> str:
+    """The word for a claim that says several things, each found, not found, or (None) not measured.
+
+    What was not measured keeps a claim from holding. It does not keep one from failing: where nothing that was measured
+    was found, the rest can no longer make it hold.
+    """
+    known = [test for test in tests if test is not None]
+    if not known:
+        return UNMEASURED
+    return HOLDS if all(tests) else PARTLY if any(known) else FAILS
+
+
+def ahead(ours: float | None, theirs: float | None) -> bool:
+    """Whether an accuracy is clearly higher; a run that diverged has none, and is behind every other."""
+    return ours is not None and (theirs is None or ours > theirs + CLEAR)
+
+
+def lower(ours: float | None, theirs: float | None) -> bool:
+    """Whether a number is smaller; a run that diverged has none, and is behind every other."""
+    return ours is not None and (theirs is None or ours < theirs)
+
+
+def reaches(ours: float | None, printed: float) -> bool:
+    """Whether an accuracy is as good as a printed one."""
+    return ours is not None and ours >= printed - CLOSE
+
+
+def alike(values: Sequence[float | None]) -> bool:
+    """Whether accuracies are close to each other; a run that diverged is like no other."""
+    known = [value for value in values if value is not None]
+    return len(known) == len(values) and max(known) - min(known) <= CLOSE
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """How far accuracies lie apart, in words."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return f"not to be compared ({len(values) - len(known)} of {len(values)} diverged)"
+    return f"{100.0 * (max(known) - min(known)):.1f} points apart"
+
+
+def within_a_decade(ours: float | None, printed: float) -> bool:
+    """Whether a positive number is no further from another than a factor of ten."""
+    return ours is not None and ours > 0.0 and abs(math.log10(ours / printed)) <= 1.0
+
+
+def by(key: str, rows: Sequence[Row]) -> dict[Any, list[Row]]:
+    """The rows that have the same value there."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row)
+    return found
+
+
+def percent(value: float | None) -> str:
+    """An accuracy in words."""
+    return "none" if value is None else f"{100.0 * value:.1f} %"
+
+
+def number(value: float | None) -> str:
+    """A number in words."""
+    return "none" if value is None else f"{value:.3g}"
+
+
+def at_best(row: Row) -> str:
+    """The best test accuracy of a run and where it was."""
+    if row["best_iteration"] is None:
+        return "never measured"
+    return f"{percent(row['best_test_accuracy'])} at iteration {row['best_iteration']:.0f}"
+
+
+def ending(row: Row, key: str, show: Callable[[float], str] = percent) -> str:
+    """What a run has at its end, in words."""
+    return "diverged" if row["diverged"] else show(row[key])

@@ -1,0 +1,283 @@
+"""The rules by which a claim of the paper holds or does not: each experiment's, on rows made for it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ipdlam.experiments import EXPERIMENTS, fig3, penalty, table1
+from ipdlam.experiments.base import RunResult, RunSpec
+from ipdlam.experiments.claims import ahead, alike, judged, lower, reaches, spread, within_a_decade
+
+
+def row(**fields):
+    plain = {"data": "mnist", "method": "ipdlam", "diverged": False, "objective": 1.0, "best_iteration": 5}
+    plain["objective_reweighed"] = 1.0
+    accuracies = dict.fromkeys(("train_accuracy", "test_accuracy", "best_test_accuracy"), 0.9)
+    return {**plain, **accuracies, "hidden": [1500, 1500], **fields}
+
+
+def diverged(one):
+    ends = dict.fromkeys(("objective", "objective_reweighed", "train_accuracy", "test_accuracy"))
+    return {**one, **ends, "diverged": True}
+
+
+def words(name, *rows):
+    return [claim.verdict for claim in EXPERIMENTS[name].claims(rows)]
+
+
+@pytest.mark.parametrize(
+    ("tests", "word"),
+    [
+        ([], "not measured"),
+        ([None, None], "not measured"),
+        ([True, True], "holds"),
+        ([True, None], "holds partly"),
+        ([True, False], "holds partly"),
+        ([False, None], "does not hold"),
+        ([False], "does not hold"),
+    ],
+)
+def test_what_was_not_measured_can_refute_nothing_and_proves_nothing(tests, word):
+    assert judged(tests) == word
+
+
+def test_small_differences_are_none():
+    assert ahead(0.906, 0.9)
+    assert not ahead(0.904, 0.9)
+    assert ahead(0.1, None)
+    assert not ahead(None, None)
+    assert lower(1.0, 2.0)
+    assert lower(1.0, None)
+    assert not lower(None, 2.0)
+    assert reaches(0.9321, 0.942)
+    assert not reaches(0.9319, 0.942)
+    assert not reaches(None, 0.1)
+    assert within_a_decade(0.3, 0.03)
+    assert not within_a_decade(0.31, 0.03)
+    assert not within_a_decade(0.002, 0.03)
+    assert not within_a_decade(0.0, 0.03)
+
+
+def test_what_diverged_is_like_nothing():
+    assert alike([0.9, 0.909])
+    assert not alike([0.9, 0.911])
+    assert not alike([None, None])
+    assert spread([0.9, 0.911]) == "1.1 points apart"
+    assert spread([0.9, None]) == "not to be compared (1 of 2 diverged)"
+
+
+def test_the_verdicts_of_figure_1_follow_the_rows():
+    base = row(method="dlam", inertia=None, best_iteration=9)
+    good = row(objective=0.5, train_accuracy=0.95, test_accuracy=0.95, best_test_accuracy=0.96)
+    better = [{**good, "inertia": inertia} for inertia in (0.2, 0.5, 0.7)]
+    assert words("fig1", base, *better) == ["holds"] * 5
+    larger = [{**each, "objective": 3.0} for each in better]
+    assert words("fig1", base, *larger) == ["does not hold", *["holds"] * 4]
+    assert words("fig1", base, *better[1:], row(inertia=0.2, best_iteration=9)) == ["holds partly"] * 5
+    assert words("fig1", base, *better[:2], {**diverged(better[2])}) == ["holds partly"] * 5
+    assert words("fig1", base, better[2]) == ["holds partly"] * 5  # the others were not made
+    assert words("fig1", diverged(base), *better) == ["not measured"] * 5
+    equal = [row(inertia=inertia, best_test_accuracy=0.904) for inertia in (0.2, 0.5, 0.7)]
+    assert words("fig1", base, *equal)[3] == "does not hold"  # less than half a point is chance
+
+
+def test_the_other_dlam_is_held_against_accuracies_only():
+    base = row(method="bcd", inertia=None, objective=0.0, best_iteration=9)
+    better = [row(inertia=inertia, train_accuracy=0.95, test_accuracy=0.95) for inertia in (0.2, 0.5, 0.7)]
+    assert words("fig1", base, *better) == ["holds", "holds", "does not hold", "holds"]
+
+
+def test_what_inertia_adds_to_the_proximal_terms_is_said():
+    rows = [row(method="dlam", inertia=None), row(inertia=0.0, test_accuracy=0.8), row(inertia=0.7, test_accuracy=0.7)]
+    claim = EXPERIMENTS["fig1"].claims(rows)[-1]
+    assert claim.verdict == "no claim"
+    assert re.search(
+        r"DLAM: .*90\.0 %; proximal terms without inertia: .*80\.0 %; inertia 0\.7, too: .*70\.0 %", claim.ours
+    )
+    assert len(EXPERIMENTS["fig1"].claims(rows)) == 6  # inertia 0 is none of those the paper compares
+
+
+def test_the_verdicts_of_table_1_follow_the_rows():
+    low = row(inertia=0.1)
+    high = row(inertia=0.7, objective=0.03, objective_reweighed=0.9, train_accuracy=0.97, test_accuracy=0.94)
+    high["best_test_accuracy"] = 0.95
+    broken = [
+        diverged(row(inertia=value)) if value > 1.0 else row(inertia=1.0, objective=5000.0) for value in (1.0, 1.1, 1.2)
+    ]
+    assert words("table1", low, high, *broken) == ["holds"] * 4
+    worse = {**high, "test_accuracy": 0.8}
+    assert words("table1", low, worse, *broken) == ["holds partly", "holds partly", "holds", "holds"]
+    decayed = {**worse, "train_accuracy": 0.8, "objective": 7e5}  # the best iterate says nothing of the last
+    assert words("table1", low, decayed)[1:] == ["does not hold", "holds"]
+    reweighed = {**decayed, "objective_reweighed": 0.1}  # at a small rho it has the paper's Phi
+    assert words("table1", low, reweighed)[1:] == ["holds partly", "holds"]
+    assert words("table1", low, {**high, "hidden": [300, 300]})[1:] == ["not measured", "not measured"]
+    calm = [row(inertia=value, objective=0.1) for value in (1.0, 1.1, 1.2)]
+    assert words("table1", low, high, *calm)[3] == "does not hold"
+    assert words("table1", low, diverged(high), *broken) == ["holds partly", "does not hold", "holds", "holds partly"]
+
+
+def test_the_objective_has_to_fall_whatever_the_penalty():
+    low = row(inertia=0.1)
+    high = row(inertia=0.7, objective=0.5, objective_reweighed=1.1)
+    assert words("table1", low, high)[0] == "does not hold"
+    assert words("table1", low, {**high, "objective_reweighed": 0.9})[0] == "holds partly"
+
+
+def test_test_accuracies_are_put_where_they_belong():
+    assert table1.printed("mnist", 0.7)["paper_test_accuracy_printed"] == pytest.approx(0.896)
+    assert table1.printed("mnist", 0.7)["paper_test_accuracy_corrected"] == pytest.approx(0.942)
+    assert table1.printed("mnist", 1.1) == dict.fromkeys(table1.printed("mnist", 1.1), "nan")
+    broken = table1.printed("fashion-mnist", 1.1)  # where training and test agree, nothing is exchanged
+    assert broken["paper_test_accuracy_corrected"] == broken["paper_train_accuracy"] == pytest.approx(0.104)
+    assert set(table1.printed("digits", 0.7).values()) == {None}
+
+
+def rival(method, lead, **fields):
+    leads = {"smallest_train_lead": lead, "smallest_test_lead": lead}
+    times = {"stable_iteration": 50, "level_iteration": 30, "level_seconds": 60.0}
+    return row(**{"method": method, "learning_rate": 0.001, "test_accuracy_in_few": 0.5, **leads, **times, **fields})
+
+
+MINE = {**rival("ipdlam", 0.0), "learning_rate": None, "test_accuracy": 0.94, "test_accuracy_in_few": 0.945}
+MINE |= {"best_test_accuracy": 0.95, "stable_iteration": 20, "level_iteration": 4, "level_seconds": 9.0}
+
+
+def test_the_verdicts_of_the_optimizers_follow_the_rows():
+    slow = [rival(name, 0.3, test_accuracy=0.8, train_accuracy=0.95) for name in fig3.OPTIMIZERS]
+    all_hold = ["holds"] * 6 + ["no claim"]
+    assert words("fig3", MINE, *slow) == all_hold
+    one = ["holds", "holds partly", "not measured", "holds partly", "holds partly", "holds partly", "no claim"]
+    assert words("fig3", MINE, slow[0]) == one  # one of seven is neither all nor most
+    fast = [rival(name, -0.01, test_accuracy=0.98, level_iteration=2, stable_iteration=9) for name in fig3.OPTIMIZERS]
+    mixed = [*slow[:4], *fast[4:]]
+    assert words("fig3", MINE, *mixed)[1:6] == ["holds partly", "holds", "holds", "holds partly", "holds partly"]
+    assert words("fig3", MINE, *slow[:3], *fast[3:])[2] == "holds partly"  # three of seven are not most
+    lost = ["holds", "does not hold", "does not hold", "holds", "does not hold", "does not hold", "no claim"]
+    assert words("fig3", MINE, *fast) == lost
+    assert words("fig3", MINE, *fast[:3])[2] == "not measured"  # the other four may still be worse
+    assert words("fig3", MINE, *[{**each, "smallest_train_lead": -0.1} for each in slow])[1] == "does not hold"
+    assert words("fig3", {**MINE, "train_accuracy": 0.99}, *slow)[3] == "does not hold"
+
+
+def test_the_early_parameters_have_to_be_good():
+    assert words("fig3", {**MINE, "test_accuracy_in_few": 0.93}) == [
+        "does not hold"
+    ]  # neither its best nor the paper's
+    assert words("fig3", {**MINE, "test_accuracy_in_few": 0.935}) == ["holds partly"]
+    assert words("fig3", {**MINE, "hidden": [300, 300], "test_accuracy_in_few": 0.93}) == ["does not hold"]
+    guess = {**MINE, "test_accuracy_in_few": 0.113, "best_test_accuracy": 0.113, "best_iteration": 1}
+    assert words("fig3", guess) == ["holds partly"]  # it does not get better, but it is no good either
+    assert words("fig3", {**MINE, "test_accuracy_in_few": None}) == ["does not hold"]
+
+
+def test_other_rates_are_compared():
+    rates = (0.001, 0.01, 0.05)
+    scores = {name: [0.9, 0.905, 0.908] for name in fig3.OPTIMIZERS}
+    table = [
+        {**rival(name, 0.3), "learning_rate": rate, "best_test_accuracy": score}
+        for name, values in scores.items()
+        for rate, score in zip(rates, values, strict=True)
+    ]
+    assert words("fig3", MINE, *table)[-1] == "holds"
+    assert len(words("fig3", MINE, *table)) == 1 + 2 * 6 + 1
+    table[0]["best_test_accuracy"] = 0.5
+    assert words("fig3", MINE, *table)[-1] == "holds partly"
+
+
+def scored(values, every=1, seconds=1.0):
+    """A run that was evaluated every so many iterations."""
+    count = every * len(values)
+    accuracies = [values[k // every - 1] if k % every == 0 else None for k in range(1, count + 1)]
+    columns = {"iteration": list(range(1, count + 1)), "validation_accuracy": accuracies, "train_accuracy": accuracies}
+    columns["seconds"] = [seconds * k for k in range(1, count + 1)]
+    return RunResult(RunSpec("mnist", "sgd", (3,), count), columns, "iterations", 1, {})
+
+
+def test_leads_are_taken_where_both_were_evaluated():
+    mine, theirs = scored([0.8, 0.9, 0.85, 0.7, 0.6, 0.5], every=2), scored([0.1, 0.9, 0.3, 0.6], every=3)
+    assert fig3.smallest_lead(mine, theirs, "validation_accuracy") == pytest.approx(0.5 - 0.6)  # of 6 and 12
+    late = scored([0.9] * 40 + [0.1])
+    assert fig3.smallest_lead(late, scored([0.5] * 41), "validation_accuracy") == pytest.approx(
+        0.4
+    )  # only the first 40
+    assert fig3.smallest_lead(scored([0.5], every=2), scored([0.5], every=3), "validation_accuracy") is None
+
+
+def test_stable_is_close_to_the_end_from_then_on():
+    assert fig3.stable(scored([0.1, 0.5, 0.9, 0.905])) == 3
+    assert fig3.stable(scored([0.9, 0.5, 0.9], every=5)) == 15
+    assert fig3.stable(scored([0.9, 0.9])) == 1
+    assert fig3.stable(scored([])) is None
+    assert fig3.reached(scored([0.5, 0.895, 0.9], every=2, seconds=3.0), 0.9) == (4, 12.0)
+    assert fig3.reached(scored([0.5]), 0.9) == (None, None)
+
+
+def test_the_verdicts_on_closeness_follow_the_rows():
+    five = [row() for _ in range(5)]
+    assert words("fig2", *five[:4], row(test_accuracy=0.905)) == ["holds"]
+    assert words("fig2", *five[:4], row(test_accuracy=0.85)) == ["holds partly"]
+    assert words("fig2", *five[:2]) == ["holds partly"]  # three were not made
+    assert words("fig2", *five[:1]) == ["not measured"]
+    assert words("fig2", *five[:4], {**diverged(row()), "best_test_accuracy": None}) == ["does not hold"]
+    orders = [row(order=name, same_as_reverse=True) for name in ("reverse", "increase")]
+    orders.append(row(order="nested-reverse", same_as_reverse=False, test_accuracy=0.7))
+    assert words("order", *orders) == ["holds partly", "does not hold"]
+    assert words("order", *(diverged(each) for each in orders))[0] == "holds partly"  # their best, and no end at all
+
+
+def test_the_verdict_on_the_warm_up_follows_the_rows():
+    warm = row(optimizer="adam", seeds=3, gain=0.01, gain_in_equal_time=0.006)
+    assert words("warmup", warm) == ["holds"]
+    assert words("warmup", {**warm, "gain_in_equal_time": -0.005}) == ["holds partly"]
+    assert words("warmup", {**warm, "gain_range": [0.0, 0.02]}) == ["holds partly"]  # not in every seed
+    assert words("warmup", {**warm, "gain": 0.0005, "gain_in_equal_time": 0.0}) == ["does not hold"]  # chance
+    unknown = {**warm, "gain_in_equal_time": None}
+    assert words("warmup", unknown) == ["holds partly"]
+    assert "not known in equal time" in EXPERIMENTS["warmup"].claims([unknown])[0].ours
+
+
+def test_the_verdict_on_the_decay_follows_the_rows():
+    plain = row(variant="as in the paper", decay=0.1, objective_at_best=1.0, gaps=1.0, gaps_at_first=5.0, iterations=9)
+    assert words("decay", plain) == ["does not hold"]
+    assert words("decay", {**plain, "decay": 0.001}) == ["holds"]
+    assert words("decay", {**plain, "decay": 0.0, "best_iteration": 9}) == ["holds"]  # the last one is the best
+    assert words("decay", {**plain, "gaps": 6.0}) == ["not measured"]  # nothing fell
+    constant = {**plain, "variant": "constant penalty", "decay": 0.0}
+    assert words("decay", plain, constant) == ["holds", "no claim"]
+
+
+def test_the_verdict_on_block_coordinate_descent_follows_the_rows():
+    mine = row(method="bcd", hidden=[1500] * 3, test_accuracy=0.947)
+    assert words("bcd", mine) == ["holds"]
+    assert words("bcd", {**mine, "test_accuracy": 0.97}) == ["does not hold"]  # another method then
+    assert words("bcd", {**mine, "hidden": [300] * 3}) == ["not measured"]
+
+
+def test_the_verdict_on_depth_follows_the_rows():
+    cases = [(a, i) for a in ("relu", "tanh", "sigmoid") for i in ("paper", "torch")]
+    rows = [
+        row(method=method, activation=a, initialisation=i, depth=20, hidden=[100] * 20, best_test_accuracy=score)
+        for a, i in cases
+        for method, score in (("ipdlam", 0.5 if i == "paper" else 0.1), ("dlam", 0.1), ("sgd", 0.1), ("adam", 0.3))
+    ]
+    assert words("deep", *rows) == ["holds", "does not hold"]
+    assert words("deep", *(each for each in rows if each["activation"] == "relu")) == ["holds partly", "does not hold"]
+    guesses = [{**each, "best_test_accuracy": 0.125 if each["method"] == "ipdlam" else 0.1} for each in rows]
+    assert words("deep", *guesses) == ["does not hold", "does not hold"]  # nobody has learned anything
+    shallow = [{**each, "depth": 2, "hidden": [100] * 2} for each in rows]
+    assert words("deep", *shallow) == ["not measured", "not measured"]  # gradients vanish in deep networks
+
+
+def test_the_penalty_that_fits_the_paper_is_named():
+    near = row(variant="near", objective=0.03, train_accuracy=0.968, test_accuracy=0.942)
+    far = row(variant="far", objective=30.0, best_test_accuracy=0.99)
+    table = [{**each, "misfit": penalty.misfit(each)} for each in (near, far)]
+    assert table[0]["misfit"] == pytest.approx(0.0)
+    assert table[1]["misfit"] == pytest.approx(3.0 + 0.68 + 0.42)
+    fits, serves = penalty.claims(table)
+    assert fits.ours.startswith("near")
+    assert serves.ours.startswith("far")
+    assert penalty.misfit(diverged(near)) is None
