@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from ipdlam.baselines import OPTIMIZERS
+from ipdlam.batches import default_batch_size
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, runner, setup
 from ipdlam.experiments.base import SCALES, START
@@ -293,6 +294,7 @@ SPECS = {
     "ipdlam": setup.ipdlam("smoke", "digits"),
     "ipdlam, deep": EXPERIMENTS["deep"].runs("smoke")[0],  # it leaves inertia and proximity to the defaults
     "dlam": setup.dlam("smoke", "digits"),
+    "minibatch": setup.dlam("smoke", "digits").changed(method="minibatch"),
     "bcd": EXPERIMENTS["bcd"].runs("smoke")[0],
     "dladmm": EXPERIMENTS["bcd"].runs("smoke")[0].changed(method="dladmm"),
     "adam": setup.optimizer("smoke", "digits", "adam", 0.001),
@@ -307,6 +309,11 @@ SETTINGS = {
         "order": ["z3", "W3", "a2", "z2", "W2", "a1", "z1", "W1"],
     },
     "dlam": {**ALTERNATING, "inertia": [0.0] * 3, "proximity": 0.0},
+    "minibatch": {
+        **{"loss": {"name": "squared"}, "step": 0.5, "inertia": 0.7, "proximity": 3.0, "penalty": 0.1, "rank": 64},
+        **{"weight_decay": 0.0, "batch_size": None, "seed": 0, "start": "auto", "horizon": None},
+        **{"bad_batches": "refuse", "chunk_size": 8192},
+    },
     "bcd": {"loss": {"name": "squared"}, "proximity": 5.0, "chunk_size": 8192},
     "dladmm": {"loss": {"name": "squared"}, "penalty": 1e-6, "chunk_size": 8192},
     "adam": {**DESCENT, "optimizer": "adam"},
@@ -352,6 +359,7 @@ def test_the_data_of_stored_runs_are_still_prepared_so():
     config = dataclasses.asdict(config_of(EXPERIMENTS["fig1"].runs("small")[0]))
     expected = {"label": None, "task": "auto", "validation": "auto", "standardize": None, "dtype": "float32"}
     assert {key: config[key] for key in expected} == expected, stale("the data")
+    assert [default_batch_size(samples) for samples in (1437, 60000)] == [64, 512], stale("minibatch")
 
 
 def test_every_method_of_the_experiments_is_guarded():
