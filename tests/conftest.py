@@ -7,7 +7,8 @@ import pytest
 from ranks import SIZES, Pool
 
 PROCESSES = ("test_distributed", "test_scaling")  # how modules are called whose tests start several processes
-TOGETHER = ("test_cli", "test_experiments", "test_kill", "test_report", "test_stages")  # and those with dear fixtures
+# And those with dear fixtures.
+TOGETHER = ("test_cli", "test_experiments", "test_kill", "test_report", "test_results_checked", "test_stages")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import tables
+from ipdlam.experiments.page import report_html
+from ipdlam.experiments.report import load_contents, report_markdown
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -50,6 +52,15 @@ def test_figures_come_from_the_results(page):
     text = (ROOT / page).read_text()
     assert "<!-- table " in text
     assert tables.with_tables(text) == text, "run python benchmarks/tables.py"
+
+
+@pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="there is no results/ here, as in a source distribution")
+def test_the_report_is_that_of_the_results():
+    folder = ROOT / "results"
+    contents = load_contents(folder)
+    remedy = "run ipdlam report"
+    assert (folder / "report.md").read_text() == report_markdown(contents, folder), remedy
+    assert ((folder / "report.html").read_text() == report_html(contents)) is True, remedy  # megabytes: not to be shown
 
 
 def test_a_changed_result_would_be_noticed(tmp_path, monkeypatch):

@@ -122,19 +122,24 @@ def draw_curves(histories: Mapping[str, History], title: str | None = None, unit
     return figure
 
 
-def save(figure: Figure, path: str | PathLike[str]) -> Path:
+def save(figure: Figure, path: str | PathLike[str], texts: Mapping[str, str] | None = None) -> Path:
     """Write a figure as PNG; the file is the old picture or the whole new one, never a part.
 
-    Lines and text need few colours: a palette makes the file a third of what it would be.
+    ``texts``, by keyword, go into the file unseen. Lines and words need few colours: a palette makes the file a third
+    of what it would be.
     """
     target = check_path(path)
     drawn, content = io.BytesIO(), io.BytesIO()
     with house_style():
-        from PIL import Image  # matplotlib depends on it
+        from PIL import Image, PngImagePlugin  # matplotlib depends on it
 
         figure.savefig(drawn, format="png", dpi=figure.dpi)
+    unseen = PngImagePlugin.PngInfo()
+    for keyword, text in (texts or {}).items():
+        unseen.add_text(keyword, text)
     with Image.open(drawn) as picture:
-        picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(content, format="png", optimize=True)
+        reduced = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        reduced.save(content, format="png", optimize=True, pnginfo=unseen)
     try:
         write_file(target, content.getvalue())
     except CheckpointError as error:  # the same remedies, but no checkpoint

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from ipdlam.cli.signals import StopSignals
 from ipdlam.config import ConfigError
+
+if TYPE_CHECKING:
+    from ipdlam.experiments.runner import Store
 
 
 def reproduce(
@@ -32,11 +36,15 @@ def reproduce(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="TEXT", help="make only the runs whose label holds these words, such as 'inertia 0.7'"),
     ] = None,
+    collecting: Annotated[
+        bool, typer.Option("--collect", help="make no run; work out rows and pictures from the runs there are")
+    ] = False,
 ) -> None:
     """Make tables and figures of the paper again, and hold its claims against them.
 
     Runs are kept in FOLDER/runs by a checksum of their settings and are not made twice; a run that was stopped goes on
-    where it was. Rows and pictures are of all runs of these seeds that there are: a part is a result, too.
+    where it was. Rows and pictures are of all runs of these seeds that there are: a part is a result, too. With
+    --collect, all means the experiments that have a result.
 
     Examples:
 
@@ -45,13 +53,15 @@ def reproduce(
       ipdlam reproduce table1 --scale paper --only 'inertia 0.7'
 
       ipdlam reproduce all --scale small --output results
+
+      ipdlam reproduce all --scale small --collect
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ipdlam.experiments import EXPERIMENTS
     from ipdlam.experiments.base import SCALES
-    from ipdlam.experiments.make import make
+    from ipdlam.experiments.make import collect, make
     from ipdlam.experiments.runner import Store
 
     if scale not in SCALES:
@@ -62,8 +72,12 @@ def reproduce(
             raise ConfigError(f"unknown experiment {name!r}; known are {', '.join(EXPERIMENTS)}, fig4 and all")
     if output.exists() and not output.is_dir():
         raise ConfigError(f"output {output} is a file; choose a folder")
+    if collecting and only is not None:
+        raise ConfigError("collect makes no run, so there is nothing for only to choose; leave one of them out")
     console = Console(highlight=False, soft_wrap=True)
     store = Store(output / "runs", output / "unfinished")
+    if collecting:
+        chosen = collectable(chosen, scale, store, output, "all" in names, console.print)
     bars = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
     )
@@ -88,7 +102,10 @@ def reproduce(
 
             try:
                 count = seeds or seeds_before(output, name, scale)
-                content = make(experiment, scale, count, store, output, watch, only)
+                if collecting:
+                    content = collect(experiment, scale, count, store, output)
+                else:
+                    content = make(experiment, scale, count, store, output, watch, only)
                 if stop.received is not None:  # while nothing was trained: what there is has been written
                     raise KeyboardInterrupt
             except KeyboardInterrupt:
@@ -100,6 +117,29 @@ def reproduce(
             console.print(f"  {claim['verdict']}: {claim['claim']}")
             console.print(f"    paper: {claim['paper'] or '-'}\n    ours:  {claim['ours']}")
         console.print(f"  {output / f'{name}-{scale}.json'}, {output / f'{name}-{scale}.png'}")
+
+
+def collectable(
+    chosen: list[str], scale: str, store: Store, output: Path, everything: bool, tell: Callable[[str], None]
+) -> list[str]:
+    """The experiments that there is something to collect for; the others are told.
+
+    Experiments share runs. So that none is begun with a few runs of others, ``everything`` is what has a result.
+    """
+    from ipdlam.experiments import EXPERIMENTS
+    from ipdlam.experiments.make import can_be_collected
+
+    wanted = []
+    for name in chosen:
+        if not can_be_collected(EXPERIMENTS[name], scale, store):
+            tell(f"{name}: skipped, none of its runs at the {scale} scale is in {store.folder}")
+        elif everything and not (output / f"{name}-{scale}.json").exists():
+            tell(f"{name}: skipped, it has runs but no result at the {scale} scale; name it to collect them")
+        else:
+            wanted.append(name)
+    if not wanted:
+        raise ConfigError(f"there is nothing to collect at the {scale} scale in {output}; make it without collect")
+    return wanted
 
 
 def seeds_before(output: Path, name: str, scale: str) -> int:

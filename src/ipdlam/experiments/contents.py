@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import struct
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,17 +16,25 @@ from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.base import Experiment, Panel
 from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PARTLY, UNMEASURED
-from ipdlam.experiments.make import NAMES, all_runs, check
+from ipdlam.experiments.make import (
+    DRAWN,
+    NAMES,
+    axis_labels,
+    check,
+    command,
+    drawing_digest,
+    drawn_panels,
+    elsewhere,
+)
 from ipdlam.experiments.runner import Store
 from ipdlam.experiments.tables import Table, result_table
 
 SHOWN_SCALES = ("paper", "small")
 WARM_UP = "smoke"  # shown where there is nothing else
 VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED, OPEN)
-DEFAULT_FOLDER = Path("results")
 LONGEST_LIST = 12  # names of lines in the words for a picture
 
-PNG_BEGINS, PNG_ENDS = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Content:
 
     experiment: Experiment
     scale: str
-    data: Mapping[str, Any]  # the JSON file, as ``make.summarise`` describes it
+    data: Mapping[str, Any]  # the JSON file, as ``make.collected`` describes it
     picture: Path
     image: bytes  # the PNG file
     description: str  # of the picture, in words
@@ -70,8 +77,8 @@ class Content:
 def load_contents(folder: Path) -> list[Content]:
     """Every experiment that was made in a folder, in the order of the paper and from the largest scale down.
 
-    A file that its runs in ``folder/runs`` do not give is refused by name. The smoke scale, which says nothing of the
-    paper, is left out as soon as anything was made at another.
+    A file or a picture that its runs in ``folder/runs`` do not give is refused by name. The smoke scale, which says
+    nothing of the paper, is left out as soon as anything was made at another.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -89,72 +96,86 @@ def load_contents(folder: Path) -> list[Content]:
 
 def first_command(folder: Path) -> str:
     """What makes all experiments in seconds."""
-    return f"ipdlam reproduce all --scale {WARM_UP}{elsewhere(folder)}"
-
-
-def elsewhere(folder: Path) -> str:
-    """The option that sends results to another folder than the usual one."""
-    return "" if folder == DEFAULT_FOLDER else f" --output {shlex.quote(str(folder))}"
+    return f"{command('all', WARM_UP)}{elsewhere(folder)}"
 
 
 def load(folder: Path, name: str, scale: str) -> Content:
     """One experiment at one scale; whatever is wrong with it is said with its file and what to do."""
     experiment, path = EXPERIMENTS[name], folder / f"{name}-{scale}.json"
-    remedy = f"ipdlam reproduce {name} --scale {scale}"
-    store = Store(folder / "runs", folder / "unfinished")
+    again = f"again: {command(name, scale)} --collect{elsewhere(folder)}"
     try:
         data = json.loads(path.read_bytes())
-        if not isinstance(data, dict) or (data.get("experiment"), data.get("scale")) != (name, scale):
-            raise CheckpointError(f"it is not the result of {name} at the {scale} scale")
-        remedy = checked_command(data, remedy)
-        check(experiment, data, store)
-        if not data["rows"]:
-            raise CheckpointError("none of its runs was made")
+        wrong = misfit(data, name, scale)
+        if wrong:
+            raise CheckpointError(f"{wrong}; collect it {again}")
+        results = check(experiment, data, Store(folder / "runs", folder / "unfinished"))
+        panels = drawn_panels(experiment, results)
+        if not panels:
+            raise CheckpointError(f"none of its runs was made; make them: {data['command']}{elsewhere(folder)}")
+        digest = drawing_digest(panels, results, experiment.title)
     except (CheckpointError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = str(error) if isinstance(error, CheckpointError) else f"damaged, {type(error).__name__}: {error}"
-        reason = re.split("(?:;|, then) make it again", reason)[0]  # the remedy below knows the folder too
-        raise CheckpointError(f"{path} is refused: {reason}; make it again: {remedy}{elsewhere(folder)}") from error
+        damaged = f"damaged, {type(error).__name__}: {error}; collect it {again}"
+        reason = str(error) if isinstance(error, CheckpointError) else damaged
+        raise CheckpointError(f"{path} is refused: {reason}") from error
     picture = path.with_suffix(".png")
-    image = read_picture(picture, remedy + elsewhere(folder))
-    return Content(experiment, scale, data, picture, image, describe(experiment, data))
+    image = read_picture(picture, digest, f"draw it {again}")
+    return Content(experiment, scale, data, picture, image, describe(experiment.title, panels))
 
 
-def checked_command(data: Mapping[str, Any], expected: str) -> str:
-    """The command of a file, which readers will copy: nothing but ``ipdlam reproduce`` and its plain arguments."""
-    command, seeds = data["command"], data["seeds"]
+def misfit(data: object, name: str, scale: str) -> str | None:
+    """Why the content of a JSON file cannot even be held against the runs of an experiment."""
+    if not isinstance(data, dict) or (data.get("experiment"), data.get("scale")) != (name, scale):
+        return f"it is not the result of {name} at the {scale} scale"
+    seeds = data.get("seeds")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        raise CheckpointError(f"its seeds must be a whole number from 1 on, got {seeds!r}")
-    words = shlex.split(command)
-    if shlex.join(words) != command or words[: len(expected.split())] != expected.split():
-        raise CheckpointError(f"its command must begin with {expected!r} and hold nothing but arguments")
-    return str(command)
+        return f"its seeds must be a whole number from 1 on, got {seeds!r}"
+    return None
 
 
-def read_picture(path: Path, remedy: str) -> bytes:
-    """A PNG file, whole."""
+def read_picture(path: Path, digest: str, remedy: str) -> bytes:
+    """A PNG file, whole, that shows what has this digest."""
     try:
         image = path.read_bytes()
+        shown = png_texts(image).get(DRAWN)
     except FileNotFoundError:
-        raise CheckpointError(f"the picture {path} is missing; draw it again: {remedy}") from None
-    if not image.startswith(PNG_BEGINS) or not image.endswith(PNG_ENDS):
-        raise CheckpointError(f"the picture {path} is not a whole PNG file; draw it again: {remedy}")
+        raise CheckpointError(f"the picture {path} is missing; {remedy}") from None
+    except (ValueError, struct.error) as error:
+        raise CheckpointError(f"the picture {path} is not a whole PNG file ({error}); {remedy}") from error
+    if shown != digest:
+        raise CheckpointError(f"the picture {path} does not show the runs of its experiment; {remedy}")
     return image
 
 
-def describe(experiment: Experiment, data: Mapping[str, Any]) -> str:
+def png_texts(image: bytes) -> dict[str, str]:
+    """The texts in a PNG file by keyword; every chunk of it must be whole, and the last one its end."""
+    if not image.startswith(PNG_BEGINS):
+        raise ValueError("it begins otherwise")
+    found, place, kind = {}, len(PNG_BEGINS), b""
+    while kind != b"IEND":
+        length, kind = struct.unpack_from(">I4s", image, place)
+        content = image[place + 8 : place + 8 + length]
+        (checksum,) = struct.unpack_from(">I", image, place + 8 + length)
+        if zlib.crc32(kind + content) != checksum:
+            raise ValueError(f"the chunk at byte {place} is damaged")
+        if kind == b"tEXt":
+            keyword, _, text = content.decode("latin-1").partition("\0")
+            found[keyword] = text
+        place += 12 + length
+    if place != len(image):
+        raise ValueError(f"{plural(len(image) - place, 'byte')} after its end")
+    return found
+
+
+def describe(title: str, panels: Sequence[Panel]) -> str:
     """A picture in words, for those who cannot see it."""
-    made = {row["run"] for row in data["rows"]}
-    first = [spec for spec in all_runs(experiment, data["scale"], 1) if spec.key in made]
-    panels = experiment.panels(first) if first else ()
     lines = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     named = "; ".join(lines[:LONGEST_LIST]) + (f" and {len(lines) - LONGEST_LIST} more" * (len(lines) > LONGEST_LIST))
-    return f"{experiment.title}. Panels: {'; '.join(map(describe_panel, panels))}. Lines: {named}."
+    return f"{title}. Panels: {'; '.join(map(describe_panel, panels))}. Lines: {named}."
 
 
 def describe_panel(panel: Panel) -> str:
     """What is drawn against what."""
-    against = NAMES[panel.against] if panel.across is None else panel.across.__name__
-    return f"{panel.title}, {NAMES[panel.column]} by {against.removesuffix(' (s)')}"
+    return f"{panel.title}, {NAMES[panel.column]} by {axis_labels(panel)[0].removesuffix(' (s)')}"
 
 
 def by_experiment(contents: Sequence[Content]) -> list[list[Content]]:

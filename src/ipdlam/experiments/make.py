@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipdlam.config import ConfigError
-from ipdlam.environment import environment
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments.base import Experiment, Panel, Results, RunResult, RunSpec
 from ipdlam.experiments.claims import UNMEASURED
 from ipdlam.experiments.runner import Store
 from ipdlam.history import Record
 from ipdlam.plots import PALETTE, house_style, save
-from ipdlam.storage import write_file
+from ipdlam.storage import sha256, write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+DEFAULT_FOLDER = Path("results")
+DRAWN = "ipdlam drawing sha256"  # the text in a picture that holds the checksum of what it shows
 
 DASHES = ("-", "--", ":", "-.")
 NAMES = {
@@ -43,7 +47,7 @@ def make(
     watch: Callable[[RunSpec, int, int], Callable[[Record], Any]],
     only: str | None = None,
 ) -> dict[str, Any]:
-    """Make what runs are missing, then the rows, the claims and the picture; the content of the JSON file.
+    """Make what runs are missing, then what :func:`collect` makes of all there are.
 
     With ``only`` no other runs are made than those whose label holds those words; the rows are those of all there are.
     """
@@ -54,20 +58,30 @@ def make(
         raise ConfigError(f"only {only!r} is in no label of {experiment.name}; they are: {labels}")
     for place, spec in enumerate(wanted, start=1):
         store.make(spec, watch(spec, place, len(wanted)))
-    results = stored(declared, store)
-    content: dict[str, Any] = {
-        "experiment": experiment.name,
-        "command": f"ipdlam reproduce {experiment.name} --scale {scale} --seeds {seeds}",
-        "scale": scale,
-        "seeds": seeds,
-        "environment": environment(),
-        **summarise(experiment, declared, results, scale),
-    }
+    return collect(experiment, scale, seeds, store, output)
+
+
+def collect(experiment: Experiment, scale: str, seeds: int, store: Store, output: Path) -> dict[str, Any]:
+    """Write the rows, the claims and the picture of the runs that there are; the content of the JSON file."""
+    results = stored(all_runs(experiment, scale, seeds), store)
+    content = collected(experiment, scale, seeds, results, file_digests(results, store))
+    panels = drawn_panels(experiment, results)
     output.mkdir(parents=True, exist_ok=True)
-    write_file(output / f"{experiment.name}-{scale}.json", (json.dumps(content, indent=1) + "\n").encode())
-    first = [spec for spec in declared if spec.seed == 0 and spec.key in results]
-    save(draw(experiment.panels(first), results, experiment.title), output / f"{experiment.name}-{scale}.png")
+    path = output / f"{experiment.name}-{scale}.json"
+    write_file(path, (json.dumps(content, indent=1) + "\n").encode())
+    shown = {DRAWN: drawing_digest(panels, results, experiment.title)}
+    save(draw(panels, results, experiment.title), path.with_suffix(".png"), shown)
     return content
+
+
+def command(name: str, scale: str, seeds: int | None = None) -> str:
+    """What makes an experiment, with as many seeds as the last time where their number is not given."""
+    return f"ipdlam reproduce {name} --scale {scale}" + ("" if seeds is None else f" --seeds {seeds}")
+
+
+def elsewhere(folder: Path) -> str:
+    """The option that sends results to another folder than the usual one."""
+    return "" if folder == DEFAULT_FOLDER else f" --output {shlex.quote(str(folder))}"
 
 
 def all_runs(experiment: Experiment, scale: str, seeds: int) -> list[RunSpec]:
@@ -81,8 +95,32 @@ def stored(specs: Sequence[RunSpec], store: Store) -> dict[str, RunResult]:
     return {key: result for key, result in found if result is not None}
 
 
+def can_be_collected(experiment: Experiment, scale: str, store: Store) -> bool:
+    """Whether there is a run of the first seed, which the picture shows."""
+    return any(store.path(spec).exists() for spec in all_runs(experiment, scale, 1))
+
+
+def file_digests(results: Results, store: Store) -> dict[str, str]:
+    """The checksums of the files of runs, by key: rows show little of a run, these all of it."""
+    return {key: sha256(store.path(result.spec)) for key, result in results.items()}
+
+
+def collected(
+    experiment: Experiment, scale: str, seeds: int, results: Results, digests: Mapping[str, str]
+) -> dict[str, Any]:
+    """The JSON file: a function of the files of the runs alone, so that all of it can be checked against them."""
+    return {
+        "experiment": experiment.name,
+        "command": command(experiment.name, scale, seeds),
+        "scale": scale,
+        "seeds": seeds,
+        "digests": digests,
+        **summarise(experiment, all_runs(experiment, scale, seeds), results, scale),
+    }
+
+
 def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Results, scale: str) -> dict[str, Any]:
-    """Rows and claims: a function of the runs alone, so that they can be checked against them."""
+    """Rows and claims, from the runs alone."""
     specs = [spec for spec in declared if spec.key in results]
     rows = [
         row
@@ -125,21 +163,63 @@ def averaged(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def check(experiment: Experiment, content: Mapping[str, Any], store: Store) -> None:
-    """Refuse rows or claims that their runs do not give; runs made since, for another experiment, do not count."""
-    declared = all_runs(experiment, content["scale"], content["seeds"])
-    used = {row["run"] for row in content["rows"]}
-    results = stored([spec for spec in declared if spec.key in used], store)
-    for run in used:
-        if not (store.folder / f"{run}.json").exists():
-            raise CheckpointError(f"{experiment.name}: the run {run} is missing; make it again")
-    expected = json.loads(json.dumps(summarise(experiment, declared, results, content["scale"])))
-    for name, value in expected.items():
-        if content.get(name) != value:
+def check(experiment: Experiment, content: Mapping[str, Any], store: Store) -> dict[str, RunResult]:
+    """Refuse the content of a JSON file that its runs do not give, or whose runs are other files by now; those runs.
+
+    Runs made since, for another experiment, do not count.
+    """
+    scale, seeds, digests = content["scale"], content["seeds"], content.get("digests")
+    again = command(experiment.name, scale, seeds)
+    remedy = f"collect it again: {again} --collect{elsewhere(store.folder.parent)}"
+    if not isinstance(digests, dict):
+        raise CheckpointError(f"{experiment.name}-{scale}: it does not hold the digests of its runs; {remedy}")
+    used = [spec for spec in all_runs(experiment, scale, seeds) if spec.key in digests]
+    results = {spec.key: stored_before(spec, store, again) for spec in used}
+    found = file_digests(results, store)
+    for spec in used:
+        if digests[spec.key] != found[spec.key]:
             raise CheckpointError(
-                f"{experiment.name}-{content['scale']}: {name} is not what its runs give; make it again with "
-                f"{content['command']}"
+                f"{experiment.name}-{scale}: {store.path(spec)} ({spec.label}) is not the file that it was made of; "
+                f"put that one back or, if the run was made again, {remedy}"
             )
+    expected = json.loads(json.dumps(collected(experiment, scale, seeds, results, found)))
+    for name in {**expected, **content}:
+        if name not in expected or content.get(name) != expected[name]:
+            raise CheckpointError(f"{experiment.name}-{scale}: {name} is not what its runs give; {remedy}")
+    return results
+
+
+def stored_before(spec: RunSpec, store: Store, again: str) -> RunResult:
+    """The result of a run that was there once; where it is lost, the error says how to make this run alone."""
+    remedy = f"{again} --only {shlex.quote(spec.label)}{elsewhere(store.folder.parent)}"
+    try:
+        found = store.read(spec)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}: {remedy}") from error
+    if found is None:
+        raise CheckpointError(f"the run {spec.key} ({spec.label}) is missing; make it again: {remedy}")
+    return found
+
+
+def drawn_panels(experiment: Experiment, results: Results) -> Sequence[Panel]:
+    """What the picture shows: the runs of the first seed."""
+    first = [result.spec for result in results.values() if result.spec.seed == 0]
+    return experiment.panels(first) if first else ()
+
+
+def drawing_digest(panels: Sequence[Panel], results: Results, title: str) -> str:
+    """A checksum of what a picture shows: its title and, for every panel, its axes and the points of its lines."""
+    shown = [
+        (panel.title, axis_labels(panel), panel.logarithmic, [(n, panel.points(n, results)) for n in panel.lines])
+        for panel in panels
+    ]
+    return hashlib.sha256(json.dumps([title, shown]).encode()).hexdigest()
+
+
+def axis_labels(panel: Panel) -> tuple[str, str]:
+    """What is drawn against what: first the horizontal axis."""
+    across = NAMES[panel.against] if panel.across is None else panel.across.__name__
+    return across, NAMES[panel.column] + (f" ({panel.unit})" if panel.unit else "")
 
 
 def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
@@ -163,8 +243,9 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
                 x, y = zip(*points, strict=True) if points else ((), ())
                 (handles[name],) = axes.plot(x, y, color=colour, linestyle=dashes, label=name)
             axes.set_title(panel.title, fontsize=10.0)
-            axes.set_xlabel(NAMES[panel.against] if panel.across is None else panel.across.__name__)
-            axes.set_ylabel(NAMES[panel.column] + (f" ({panel.unit})" if panel.unit else ""))
+            across, up = axis_labels(panel)
+            axes.set_xlabel(across)
+            axes.set_ylabel(up)
             if panel.logarithmic:
                 axes.set_yscale("log")
         for axes in grid.flat[len(panels) :]:
