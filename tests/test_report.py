@@ -196,7 +196,7 @@ def test_pictures_are_inside_and_said_in_words(smoke, loaded):
         height, width, _ = imread(io.BytesIO(decoded), format="png").shape
         assert (image["width"], image["height"]) == (str(width), str(height))
     assert images[1]["alt"].startswith("Figure 1: iPDLAM against DLAM. Panels: digits, objective Φ by iteration;")
-    assert images[1]["alt"].endswith("; iPDLAM, inertia 0.5; iPDLAM, inertia 0.7.")
+    assert images[1]["alt"].endswith("; iPDLAM, inertia 0.7; DLAM (Zeng et al.).")
 
 
 def test_text_is_text(loaded):
@@ -275,11 +275,11 @@ def test_environments_are_those_of_the_runs(loaded):
 def test_the_scales_of_an_experiment_stand_together(scaled):
     found = load_contents(scaled)
     assert [content.key for content in found] == ["fig1-small", "order-paper", "order-small"]  # no smoke
-    assert found[0].part == "2 of 8 runs"
+    assert found[0].part == "2 of 12 runs"
     page = Page(report_html(found))
     assert page.text.index("Paper scale") < page.text.rindex("Small scale")
     assert page.text.count(EXPERIMENTS["order"].about) == 1
-    assert "Small scale (2 of 8 runs)" in page.text
+    assert "Small scale (2 of 12 runs)" in page.text
     assert "Smoke runs only" not in page.text
     assert "not made yet table1, fig2" in " ".join(" ".join(page.words).split())
     assert re.search(r"\d <small>\(\d+\.\d\d to \d+\.\d\d\)</small>", report_html(found))  # two seeds

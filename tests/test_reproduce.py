@@ -17,7 +17,7 @@ def test_an_experiment_from_the_shell(tmp_path):
     out, err = ipdlam_run("reproduce", "fig4", "--output", tmp_path / "r")
     assert err == ""
     assert out.startswith("Figure 4: the order of the updates\n  not measured: ")
-    assert "\n    paper: little impact\n    ours:  best test accuracies lie " in out
+    assert "\n    paper: little impact\n    ours:  best test accuracies are " in out
     assert (tmp_path / "r" / "order-smoke.png").exists()
     assert json.loads((tmp_path / "r" / "order-smoke.json").read_text())["runs"] == 3
 

@@ -59,7 +59,7 @@ def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def depth(spec: RunSpec) -> float:
+def hidden_layers(spec: RunSpec) -> float:
     """How many hidden layers."""
     return float(len(spec.hidden))
 
@@ -79,7 +79,7 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
             },
             "validation_accuracy",
             unit="%",
-            across=depth,
+            across=hidden_layers,
         )
         for initialisation in INITIALISATIONS
         for activation in ACTIVATIONS

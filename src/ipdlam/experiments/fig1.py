@@ -11,7 +11,7 @@ from ipdlam.experiments.claims import OPEN, Claim, Row, ahead, at_best, by, endi
 from ipdlam.experiments.setup import datasets, dlam, ipdlam
 
 INERTIAS = (0.2, 0.5, 0.7)
-SENSES = {"dlam": "DLAM", "bcd": "DLAM of Zeng et al."}
+SENSES = {"dlam": "DLAM", "bcd": "DLAM (Zeng et al.)"}
 Better = Callable[[float | None, float | None], bool]
 CLAIMS: tuple[tuple[str, str, Callable[[float | None], str], Better], ...] = (
     ("a smaller objective", "objective", number, lower),

@@ -218,7 +218,7 @@ def drawing_digest(panels: Sequence[Panel], results: Results, title: str) -> str
 
 def axis_labels(panel: Panel) -> tuple[str, str]:
     """What is drawn against what: first the horizontal axis."""
-    across = NAMES[panel.against] if panel.across is None else panel.across.__name__
+    across = NAMES[panel.against] if panel.across is None else panel.across.__name__.replace("_", " ")
     return across, NAMES[panel.column] + (f" ({panel.unit})" if panel.unit else "")
 
 
@@ -236,16 +236,22 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
         names, handles = list(dict.fromkeys(name for panel in panels for name in panel.lines)), {}
         for place, panel in enumerate(panels):
             axes = grid[place // columns][place % columns]
-            for name in panel.lines:
+            lines = {name: panel.points(name, results) for name in panel.lines}
+            for name, points in lines.items():
                 number = names.index(name)
                 colour, dashes = PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
-                points = panel.points(name, results)
                 x, y = zip(*points, strict=True) if points else ((), ())
-                (handles[name],) = axes.plot(x, y, color=colour, linestyle=dashes, label=name)
+                dots = "" if panel.across is None else "o"
+                (handles[name],) = axes.plot(
+                    x, y, color=colour, linestyle=dashes, marker=dots, markersize=4, label=name
+                )
             axes.set_title(panel.title, fontsize=10.0)
             across, up = axis_labels(panel)
             axes.set_xlabel(across)
             axes.set_ylabel(up)
+            if panel.across is not None:  # a few values, each of which was chosen
+                axes.set_xticks(sorted({x for points in lines.values() for x, _ in points}))
+                axes.xaxis.set_major_formatter("{x:g}")
             if panel.logarithmic:
                 axes.set_yscale("log")
         for axes in grid.flat[len(panels) :]:
