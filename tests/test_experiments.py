@@ -318,9 +318,17 @@ def test_a_mean_is_of_what_was_measured():
 
 def test_what_a_seed_does_not_have_has_no_mean():
     rows = [{"run": "k", "diverged": False, "gain": gain} for gain in (0.01, None, 0.02)]
-    assert averaged(rows)["gain"] is None
+    assert (averaged(rows)["gain"], averaged(rows)["gain_known"]) == (None, 2)
     assert "gain_range" not in averaged(rows)
     assert averaged([*rows[:1], {"run": "k", "diverged": False}])["gain"] is None
+    assert "gain_known" not in averaged(rows[1:2])
+
+
+def test_what_is_true_of_all_seeds_is_true():
+    rows = [{"run": "k", "diverged": each, "same_as_reverse": each} for each in (True, False, True)]
+    mean = averaged(rows)
+    assert (mean["diverged"], mean["diverged_seeds"], mean["same_as_reverse"]) == (True, 2, False)
+    assert averaged(rows[::2])["same_as_reverse"] is True
 
 
 def test_a_part_of_an_experiment_is_a_result(tmp_path, store):
@@ -399,7 +407,7 @@ def test_without_reverse_nothing_is_said_to_be_the_same(made):
     specs = EXPERIMENTS["order"].runs("smoke")
     results = {spec.key: store.read(spec) for spec in specs}
     assert [row["same_as_reverse"] for row in EXPERIMENTS["order"].rows(specs, results)] == [True, True, False]
-    assert [row["same_as_reverse"] for row in EXPERIMENTS["order"].rows(specs[1:], results)] == [False, False]
+    assert [row["same_as_reverse"] for row in EXPERIMENTS["order"].rows(specs[1:], results)] == [None, None]
 
 
 def test_a_name_has_one_look_in_all_panels(made):

@@ -239,7 +239,7 @@ def test_all_results_are_collected_and_no_run_is_made(results, no_runs):
     assert err == ""
     assert snapshot(results) == before  # also no result that was not there
     lines = out.splitlines()
-    assert f"bcd: skipped, none of its runs at the smoke scale is in {results}/runs" in lines
+    assert f"bcd: skipped, none of its runs of the first seed at the smoke scale is in {results}/runs" in lines
     assert "fig3: skipped, it has runs but no result at the smoke scale; name it to collect them" in lines
     assert "Figure 1: iPDLAM against DLAM" in lines
     assert not any(line.startswith(("fig1:", "order:")) for line in lines)
@@ -248,16 +248,31 @@ def test_all_results_are_collected_and_no_run_is_made(results, no_runs):
 def test_what_is_named_is_collected_from_the_runs_of_others(results, no_runs):
     out = ipdlam_run("reproduce", "fig3", "fig4", "bcd", "--collect", "--output", results)[0]
     assert "Figure 3: iPDLAM against classical optimizers (1 of " in out
-    assert f"bcd: skipped, none of its runs at the smoke scale is in {results}/runs" in out
+    assert f"bcd: skipped, none of its runs of the first seed at the smoke scale is in {results}/runs" in out
     assert [content.experiment.name for content in load_contents(results)] == ["fig1", "fig3", "order"]
 
 
 def test_collecting_keeps_the_number_of_seeds(results, no_runs):
-    ipdlam_run("reproduce", "order", "--collect", "--seeds", "2", "--output", results)
+    store, path = store_of(results), results / "order-smoke.json"
+    first = EXPERIMENTS["order"].runs("smoke")[0]
+    store.write(dataclasses.replace(store.read(first), spec=first.changed(seed=1)))
+    for damage in (lambda: None, lambda: path.write_text("{"), path.unlink):
+        ipdlam_run("reproduce", "order", "--collect", "--seeds", "2", "--output", results)
+        damage()  # what cannot be read says nothing of seeds, and the runs do
+        ipdlam_run("reproduce", "order", "--collect", "--output", results)
+        content = json.loads(path.read_text())
+        assert (content["seeds"], content["runs"], content["runs_declared"]) == (2, 4, 6)
+        assert len(load_contents(results)) == 2
+    ipdlam_run("reproduce", "order", "--collect", "--seeds", "1", "--output", results)
     ipdlam_run("reproduce", "order", "--collect", "--output", results)
-    content = json.loads((results / "order-smoke.json").read_text())
-    assert (content["seeds"], content["runs"], content["runs_declared"]) == (2, 3, 6)
-    assert len(load_contents(results)) == 2
+    assert json.loads(path.read_text())["seeds"] == 1  # as it was asked for the last time
+    words = "seeds 9: of order at the smoke scale there are runs of 2 only; give fewer"
+    assert words in refused("reproduce", "order", "--collect", "--seeds", "9", "--output", results)
+
+
+def test_the_scales_that_could_be_collected_are_named(results):
+    words = "nothing to collect at the small scale in .*; say --scale smoke, or make it without collect"
+    assert re.search(words, refused("reproduce", "all", "--scale", "small", "--collect", "--output", results))
 
 
 @pytest.mark.parametrize(

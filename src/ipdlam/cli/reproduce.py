@@ -76,8 +76,15 @@ def reproduce(
         raise ConfigError("collect makes no run, so there is nothing for only to choose; leave one of them out")
     console = Console(highlight=False, soft_wrap=True)
     store = Store(output / "runs", output / "unfinished")
+    available: dict[str, int] = {}
     if collecting:
-        chosen = collectable(chosen, scale, store, output, "all" in names, console.print)
+        available = collectable(chosen, scale, store, output, "all" in names, console.print)
+        for name, count in available.items():
+            if seeds is not None and seeds > count:
+                raise ConfigError(
+                    f"seeds {seeds}: of {name} at the {scale} scale there are runs of {count} only; give fewer"
+                )
+        chosen = list(available)
     bars = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
     )
@@ -101,7 +108,7 @@ def reproduce(
                 return seen
 
             try:
-                count = seeds or seeds_before(output, name, scale)
+                count = seeds or seeds_before(output, name, scale) or (available[name] if collecting else 1)
                 if collecting:
                     content = collect(experiment, scale, count, store, output)
                 else:
@@ -121,29 +128,33 @@ def reproduce(
 
 def collectable(
     chosen: list[str], scale: str, store: Store, output: Path, everything: bool, tell: Callable[[str], None]
-) -> list[str]:
-    """The experiments that there is something to collect for; the others are told.
+) -> dict[str, int]:
+    """The experiments that there is something to collect for, and of how many seeds; the others are told.
 
     Experiments share runs. So that none is begun with a few runs of others, ``everything`` is what has a result.
     """
     from ipdlam.experiments import EXPERIMENTS
-    from ipdlam.experiments.make import can_be_collected
+    from ipdlam.experiments.base import SCALES
+    from ipdlam.experiments.make import seeds_with_runs
 
-    wanted = []
+    wanted = {}
     for name in chosen:
-        if not can_be_collected(EXPERIMENTS[name], scale, store):
-            tell(f"{name}: skipped, none of its runs at the {scale} scale is in {store.folder}")
+        available = seeds_with_runs(EXPERIMENTS[name], scale, store)
+        if not available:
+            tell(f"{name}: skipped, none of its runs of the first seed at the {scale} scale is in {store.folder}")
         elif everything and not (output / f"{name}-{scale}.json").exists():
             tell(f"{name}: skipped, it has runs but no result at the {scale} scale; name it to collect them")
         else:
-            wanted.append(name)
+            wanted[name] = available
     if not wanted:
-        raise ConfigError(f"there is nothing to collect at the {scale} scale in {output}; make it without collect")
+        there = sorted({path.stem.rsplit("-", 1)[1] for path in output.glob("*-*.json")} & set(SCALES))
+        remedy = f"say --scale {' or '.join(there)}, or make it without collect" if there else "make it without collect"
+        raise ConfigError(f"there is nothing to collect at the {scale} scale in {output}; {remedy}")
     return wanted
 
 
-def seeds_before(output: Path, name: str, scale: str) -> int:
+def seeds_before(output: Path, name: str, scale: str) -> int | None:
     """How many seeds an experiment was made with the last time: a result with three is not replaced by one with one."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return max(1, int(json.loads((output / f"{name}-{scale}.json").read_bytes())["seeds"]))
-    return 1
+    return None

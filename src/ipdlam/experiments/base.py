@@ -218,13 +218,19 @@ def titled(variants: Sequence[tuple[str, tuple[tuple[str, Any], ...]]], spec: Ru
     return next(title for title, settings in variants if settings == given)
 
 
-def three_panels(specs: Sequence[RunSpec], name: Callable[[RunSpec], str]) -> list[Panel]:
-    """Phi, training and test accuracy by iteration, for every data set."""
+def three_panels(
+    specs: Sequence[RunSpec], name: Callable[[RunSpec], str], other_phi: Sequence[str] = ()
+) -> list[Panel]:
+    """Phi, training and test accuracy by iteration, for every data set.
+
+    ``other_phi`` are methods that minimise another function, which is not drawn beside Phi.
+    """
     found = []
     for data in dict.fromkeys(spec.data for spec in specs):
         lines = {name(spec): spec for spec in specs if spec.data == data}
+        comparable = {line: spec for line, spec in lines.items() if spec.method not in other_phi}
         found += [
-            Panel(data, lines, "objective", logarithmic=True),
+            Panel(data, comparable, "objective", logarithmic=True),
             Panel(data, lines, "train_accuracy", unit="%"),
             Panel(data, lines, "validation_accuracy", unit="%"),
         ]

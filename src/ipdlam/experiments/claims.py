@@ -14,6 +14,8 @@ CLEAR = (
 )
 CLOSE = 0.01  # an accuracy within a point of another one, or of a printed one, is like it
 
+KNOWN = "_known"  # the end of the name of a mean: how many seeds have a value, where not all do
+
 Row = Mapping[str, Any]
 
 
@@ -40,12 +42,12 @@ def judged(tests: Sequence[bool | None]) -> str:
 
 
 def ahead(ours: float | None, theirs: float | None) -> bool:
-    """Whether an accuracy is clearly higher; a run that diverged has none, and is behind every other."""
+    """Whether an accuracy is clearly higher; the end of a run that diverged has none, and is behind every other."""
     return ours is not None and (theirs is None or ours > theirs + CLEAR)
 
 
 def lower(ours: float | None, theirs: float | None) -> bool:
-    """Whether a number is smaller; a run that diverged has none, and is behind every other."""
+    """Whether a number is smaller; the end of a run that diverged has none, and is behind every other."""
     return ours is not None and (theirs is None or ours < theirs)
 
 
@@ -98,6 +100,14 @@ def at_best(row: Row) -> str:
     return f"{percent(row['best_test_accuracy'])} at iteration {row['best_iteration']:.0f}"
 
 
-def ending(row: Row, key: str, show: Callable[[float], str] = percent) -> str:
-    """What a run has at its end, in words."""
-    return "diverged" if row["diverged"] else show(row[key])
+def divergence(row: Row) -> str:
+    """That a run diverged, in all seeds or in some."""
+    seeds, diverged = row.get("seeds", 1), row.get("diverged_seeds", 1)
+    return "diverged" if diverged == seeds else f"diverged in {diverged} of {seeds} seeds"
+
+
+def said(row: Row, key: str, show: Callable[[float], str] = percent) -> str:
+    """What a run has, in words; where it has nothing, why."""
+    if row[key] is None:
+        return divergence(row) if row["diverged"] else "never measured"
+    return show(row[key])

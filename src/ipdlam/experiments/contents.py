@@ -111,7 +111,9 @@ def load(folder: Path, name: str, scale: str) -> Content:
         results = check(experiment, data, Store(folder / "runs", folder / "unfinished"))
         panels = drawn_panels(experiment, results)
         if not panels:
-            raise CheckpointError(f"none of its runs was made; make them: {data['command']}{elsewhere(folder)}")
+            raise CheckpointError(
+                f"it has no run of the first seed; make its runs: {data['command']}{elsewhere(folder)}"
+            )
         digest = drawing_digest(panels, results, experiment.title)
     except (CheckpointError, ValueError, TypeError, KeyError, AttributeError) as error:
         damaged = f"damaged, {type(error).__name__}: {error}; collect it {again}"

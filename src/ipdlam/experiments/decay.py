@@ -17,7 +17,7 @@ from ipdlam.experiments.base import (
     three_panels,
     titled,
 )
-from ipdlam.experiments.claims import CLEAR, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Row, at_best, lower, number, percent
+from ipdlam.experiments.claims import CLEAR, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Row, at_best, lower, number, said
 from ipdlam.experiments.setup import datasets, ipdlam
 
 PLAIN, CONSTANT = "as in the paper", "constant penalty"
@@ -61,31 +61,29 @@ def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
 
 def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     """Phi, training and test accuracy by iteration; the mini-batch method has a Phi of its own."""
-    whole = [spec for spec in specs if spec.method != "minibatch"]
-    phi = [panel for panel in three_panels(whole, title) if panel.column == "objective"]
-    return [*phi, *(panel for panel in three_panels(specs, title) if panel.column != "objective")]
+    return three_panels(specs, title, other_phi=["minibatch"])
 
 
 def claims(table: Sequence[Row]) -> list[Claim]:
     """That a small Phi means an accurate network; and what helps."""
-    at = {row["variant"]: row for row in table if row["decay"] is not None}
+    at = {row["variant"]: row for row in table}
     if PLAIN not in at:
         return []
     shown = at.get(CONSTANT, at[PLAIN])  # Phi grows with rho, if that does; the gaps do not
-    falls = lower(shown["gaps"], shown["gaps_at_first"])
+    falls = shown["decay"] is not None and lower(shown["gaps"], shown["gaps_at_first"])
     found = [
         Claim(
             "What is minimised measures progress: while the gaps close, the network gets better",
             "objective and accuracy shown side by side, both improving",
             f"{shown['variant']}: from iteration 1 to {shown['iterations']:.0f} the squared gaps go from "
             f"{number(shown['gaps_at_first'])} to {number(shown['gaps'])}; the test accuracy is {at_best(shown)} and "
-            f"{percent(shown['test_accuracy'])} at the end, Phi {number(shown['objective_at_best'])} and "
-            f"{number(shown['objective'])}",
+            f"{said(shown, 'test_accuracy')} at the end, Phi {number(shown['objective_at_best'])} and "
+            f"{said(shown, 'objective', number)}",
             UNMEASURED if not falls else FAILS if shown["decay"] > CLEAR else HOLDS,
         )
     ]
     cures = (
-        f"{variant}: {percent(row['test_accuracy'])} (best {percent(row['best_test_accuracy'])})"
+        f"{variant}: {said(row, 'test_accuracy')} (best {said(row, 'best_test_accuracy')})"
         for variant, row in at.items()
     )
     if len(at) > 1:

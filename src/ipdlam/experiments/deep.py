@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row
-from ipdlam.experiments.claims import OPEN, Claim, Row, ahead, by, judged, percent
+from ipdlam.experiments.claims import OPEN, Claim, Row, ahead, by, judged, percent, said
 from ipdlam.experiments.setup import datasets
 
 DEPTHS = {"smoke": (2, 5), "small": (2, 3, 5, 10, 20), "paper": (2, 3, 5, 10, 20)}
 WIDTH = {"smoke": 12, "small": 100, "paper": 300}
 ITERATIONS = {"smoke": 3, "small": 30, "paper": 30}
 LIMIT = {"smoke": 300, "small": 10000, "paper": None}
+DEEPEST = max(DEPTHS["paper"])
+NAMES = {"ipdlam": "iPDLAM", "dlam": "DLAM"}
 LEARNED = 0.2  # ten classes: half of this is guessing
 ACTIVATIONS = ("relu", "tanh", "sigmoid")
 INITIALISATIONS = ("paper", "torch")
@@ -88,16 +90,10 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
 
 def claims(table: Sequence[Row]) -> list[Claim]:
     """Whether iPDLAM is ahead of the better optimizer in the deepest networks."""
-    scale = next(scale for scale, width in WIDTH.items() if width == table[0]["hidden"][0])
-    deepest = max(DEPTHS[scale])
-    best = {
-        (row["method"], row["activation"], row["initialisation"]): row["best_test_accuracy"] or 0.0
-        for row in table
-        if row["depth"] == deepest
-    }
+    best = {(row["method"], row["activation"], row["initialisation"]): row for row in table if row["depth"] == DEEPEST}
     return [
         Claim(
-            f"With {deepest} hidden layers and the {initialisation} initialisation, where gradients vanish, iPDLAM is "
+            f"With {DEEPEST} hidden layers and the {initialisation} initialisation, where gradients vanish, iPDLAM is "
             "ahead of SGD and Adam",
             "no vanishing gradients",
             "; ".join(words for words, _ in cases if words) or "not run",
@@ -118,7 +114,11 @@ def how_deep(table: Sequence[Row], initialisation: str) -> Claim:
             method: max((row["depth"] for row in rows if (row["best_test_accuracy"] or 0.0) > LEARNED), default="none")
             for method, rows in made.items()
         }
-        words += [f"{activation}: {', '.join(f'{method} {most}' for method, most in learned.items())}"] if made else []
+        words += (
+            [f"{activation}: {', '.join(f'{NAMES.get(method, method)} {most}' for method, most in learned.items())}"]
+            if made
+            else []
+        )
     return Claim(
         f"How many hidden layers leave more than {percent(LEARNED)} test accuracy, {initialisation} initialisation",
         "",
@@ -128,16 +128,18 @@ def how_deep(table: Sequence[Row], initialisation: str) -> Claim:
 
 
 def deepest_case(
-    best: Mapping[tuple[str, str, str], float], activation: str, initialisation: str
+    best: Mapping[tuple[str, str, str], Row], activation: str, initialisation: str
 ) -> tuple[str, bool | None]:
     """Whether iPDLAM has learned something and is ahead of the better optimizer, in words and as a test."""
     cases = ((method, (method, activation, initialisation)) for method in METHODS)
-    scores = {method: best[case] for method, case in cases if case in best}
-    if len(scores) < len(METHODS):
+    made = {method: best[case] for method, case in cases if case in best}
+    if len(made) < len(METHODS):
         return "", None
-    rival = max(("sgd", "adam"), key=scores.__getitem__)
-    words = f"iPDLAM {percent(scores['ipdlam'])}, DLAM {percent(scores['dlam'])}, {rival} {percent(scores[rival])}"
-    return f"{activation}: {words}", scores["ipdlam"] > LEARNED and ahead(scores["ipdlam"], scores[rival])
+    key = "best_test_accuracy"
+    rival = max(("sgd", "adam"), key=lambda method: made[method][key] or 0.0)
+    words = ", ".join(f"{NAMES.get(method, method)} {said(made[method], key)}" for method in ("ipdlam", "dlam", rival))
+    mine = made["ipdlam"][key]
+    return f"{activation}: {words}", mine is not None and mine > LEARNED and ahead(mine, made[rival][key])
 
 
 EXPERIMENT = Experiment(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
-from ipdlam.experiments.claims import OPEN, Claim, Row, ahead, at_best, by, ending, judged, lower, number, percent
+from ipdlam.experiments.claims import OPEN, Claim, Row, ahead, at_best, by, judged, lower, number, percent, said
 from ipdlam.experiments.setup import datasets, dlam, ipdlam
 
 INERTIAS = (0.2, 0.5, 0.7)
@@ -49,14 +48,8 @@ def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
 
 
 def panels(specs: Sequence[RunSpec]) -> list[Panel]:
-    """Phi, training and test accuracy by iteration; what Zeng et al. minimise is another function."""
-    found = three_panels(specs, name)
-    return [without(SENSES["bcd"], panel) if panel.column == "objective" else panel for panel in found]
-
-
-def without(line: str, panel: Panel) -> Panel:
-    """The panel without one of its lines."""
-    return dataclasses.replace(panel, lines={key: spec for key, spec in panel.lines.items() if key != line})
+    """Phi, training and test accuracy by iteration."""
+    return three_panels(specs, name, other_phi=["bcd"])
 
 
 def claims(table: Sequence[Row]) -> list[Claim]:
@@ -87,13 +80,13 @@ def comparison(
     better: Better,
 ) -> Claim:
     """One thing that is said of iPDLAM and DLAM; an inertia that was not run is not known."""
-    words = (f"{row['inertia']}: {ending(row, key, show)}" for row in others)
-    tests = [None if base["diverged"] else not row["diverged"] and better(row[key], base[key]) for row in others]
+    words = (f"{row['inertia']}: {said(row, key, show)}" for row in others)
+    missing = [None] * (len(INERTIAS) - len(others))
     return Claim(
         f"{data}: than {SENSES[base['method']]}, iPDLAM has {claim}",
         "so for inertia 0.2, 0.5 and 0.7",
-        f"{SENSES[base['method']]} {ending(base, key, show)}; inertia {', '.join(words)}",
-        judged([*tests, *[None] * (len(INERTIAS) - len(others))]),
+        f"{SENSES[base['method']]} {said(base, key, show)}; inertia {', '.join(words)}",
+        judged([*(better(row[key], base[key]) for row in others), *missing]),
     )
 
 
@@ -101,7 +94,7 @@ def parts(data: str, none: Row, proximal: Row, both: Row) -> Claim:
     """DLAM has neither proximal terms nor inertia: which of them makes the difference."""
     lines = {"DLAM": none, "proximal terms without inertia": proximal, f"inertia {both['inertia']}, too": both}
     words = (
-        f"{line}: best test {at_best(row)}, at the end {ending(row, 'test_accuracy')}" for line, row in lines.items()
+        f"{line}: best test {at_best(row)}, at the end {said(row, 'test_accuracy')}" for line, row in lines.items()
     )
     return Claim(f"{data}: what the proximal terms do, and what inertia adds", "", "; ".join(words), OPEN)
 

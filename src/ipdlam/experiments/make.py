@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 import shlex
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments.base import Experiment, Panel, Results, RunResult, RunSpec
-from ipdlam.experiments.claims import UNMEASURED
+from ipdlam.experiments.claims import KNOWN, UNMEASURED
 from ipdlam.experiments.runner import Store
 from ipdlam.history import Record
 from ipdlam.plots import PALETTE, house_style, save
@@ -95,9 +96,13 @@ def stored(specs: Sequence[RunSpec], store: Store) -> dict[str, RunResult]:
     return {key: result for key, result in found if result is not None}
 
 
-def can_be_collected(experiment: Experiment, scale: str, store: Store) -> bool:
-    """Whether there is a run of the first seed, which the picture shows."""
-    return any(store.path(spec).exists() for spec in all_runs(experiment, scale, 1))
+def seeds_with_runs(experiment: Experiment, scale: str, store: Store) -> int:
+    """How many seeds from the first on, which the picture shows, have a run."""
+    specs = experiment.runs(scale)
+    counted = itertools.takewhile(
+        lambda seed: any(store.path(spec.changed(seed=seed)).exists() for spec in specs), itertools.count()
+    )
+    return sum(1 for _ in counted)
 
 
 def file_digests(results: Results, store: Store) -> dict[str, str]:
@@ -132,7 +137,7 @@ def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Resu
     for row in rows:
         groups.setdefault(without_seed[row["run"]], []).append(row)
     means = [averaged(group) for group in groups.values()]
-    claims = [dataclasses.asdict(claim) for claim in experiment.claims(means)]
+    claims = [dataclasses.asdict(claim) for claim in experiment.claims(means)] if means else []
     if scale == "smoke":  # another network on other data: nothing to hold against the paper
         claims = [{**claim, "verdict": UNMEASURED} for claim in claims]
     return {
@@ -147,20 +152,27 @@ def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Resu
 
 
 def averaged(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row for all seeds: means of the numbers that differ, the range of every accuracy, diverged if any did.
+    """One row for all seeds: means of the numbers that differ, the range of every accuracy, what is true of all.
 
-    What one of the seeds does not have, as a run that diverged has no end, the mean does not have either.
+    What one of the seeds does not have, as a run that diverged has no end, the mean does not have either: only how many
+    have it is kept.
     """
-    found = {**group[0], "seeds": len(group), "diverged": any(row["diverged"] for row in group)}
+    found = {**group[0], "seeds": len(group)}
     for name in dict.fromkeys(name for row in group for name in row if name not in IDENTITY):
         values: list[Any] = [row.get(name) for row in group]
-        if any(value is None for value in values):
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
             found[name] = None
-        elif any(value != values[0] for value in values) and not isinstance(values[0], bool | str | list | dict):
+            if known:
+                found[f"{name}{KNOWN}"] = len(known)
+        elif all(isinstance(value, bool) for value in values):
+            found[name] = all(values)
+        elif any(value != values[0] for value in values) and not isinstance(values[0], str | list | dict):
             found[name] = sum(values) / len(values)
             if any(word in name for word in RANGED):
                 found[f"{name}_range"] = [min(values), max(values)]
-    return found
+    diverged = sum(row["diverged"] for row in group)
+    return {**found, "diverged": diverged > 0, "diverged_seeds": diverged}
 
 
 def check(experiment: Experiment, content: Mapping[str, Any], store: Store) -> dict[str, RunResult]:

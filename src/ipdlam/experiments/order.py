@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
-from ipdlam.experiments.claims import CLOSE, FAILS, HOLDS, Claim, Row, alike, judged, spread
+from ipdlam.experiments.claims import CLOSE, FAILS, HOLDS, UNMEASURED, Claim, Row, alike, judged, spread
 from ipdlam.experiments.setup import datasets, ipdlam
 
 ORDERS = ("reverse", "increase", "nested-reverse")
@@ -27,7 +27,10 @@ def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
     reverse = next((results[spec.key].columns["objective"] for spec in specs if name(spec) == "reverse"), None)
     return [
         accuracy_row(
-            spec, results[spec.key], order=name(spec), same_as_reverse=results[spec.key].columns["objective"] == reverse
+            spec,
+            results[spec.key],
+            order=name(spec),
+            same_as_reverse=None if reverse is None else results[spec.key].columns["objective"] == reverse,
         )
         for spec in specs
     ]
@@ -56,8 +59,10 @@ def claims(table: Sequence[Row]) -> list[Claim]:
             "three",
             "reverse and increase are the same method, to the last digit: no block of a group reads another"
             if increase["same_as_reverse"]
-            else "all differ",
-            FAILS if increase["same_as_reverse"] else HOLDS,
+            else "all differ"
+            if increase["same_as_reverse"] is not None
+            else "reverse was not run with every seed",
+            {True: FAILS, False: HOLDS}.get(increase["same_as_reverse"], UNMEASURED),
         ),
     ]
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from ipdlam.experiments.base import START
 from ipdlam.experiments.contents import (
     WARM_UP,
     Content,
@@ -46,7 +47,7 @@ TABLE_NOTE = """\
 <p class="note">Accuracies in percent. <i>best test</i> is the highest of any iteration, <i>at</i> which one.
 <a href="#glossary">Glossary</a></p>"""
 
-GLOSSARY = """\
+GLOSSARY = f"""\
 <dt>scale</dt>
 <dd>paper: the network and length of the paper (two hidden layers of 1500, 200 iterations) unless the section says
 otherwise; small: the same with layers of 300, again unless the section says otherwise; smoke: a few iterations on
@@ -55,9 +56,14 @@ digits.</dd>
 <dd>The objective that is minimised: the loss and the regulariser, plus the squared gaps between each layer and what its
 input gives, weighted by half the penalty. A small Phi says little of the network by itself. It compares runs of one
 method with one penalty: other methods minimise other functions.</dd>
-<dt>weighed at rho 0.1</dt>
-<dd>Phi of the last iterate with 0.1 for the penalty, whatever that has grown to: it compares iterates. A run that kept
-the penalty at 0.1 would end elsewhere.</dd>
+<dt>weighed at rho {START}</dt>
+<dd>Phi of the last iterate with {START} for the penalty, whatever that has grown to: it compares iterates. A run that
+kept the penalty there would end elsewhere.</dd>
+<dt>smallest lead, stable from</dt>
+<dd>By how many points of test accuracy iPDLAM is ahead where it is least so, among the first iterations after which
+both were evaluated; the iteration from which on the test accuracy stays within a point of the last one.</dd>
+<dt>level at, after seconds</dt>
+<dd>When the test accuracy is first within a point of the best that iPDLAM has.</dd>
 <dt>inertia (&alpha;, &beta;, &gamma;)</dt>
 <dd>How far an update first goes on in the direction of the last change; 0 is not at all.</dd>
 <dt>proximity (&delta;)</dt>

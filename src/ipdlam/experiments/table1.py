@@ -13,12 +13,13 @@ from ipdlam.experiments.claims import (
     ahead,
     at_best,
     by,
-    ending,
+    divergence,
     judged,
     lower,
     number,
     percent,
     reaches,
+    said,
     within_a_decade,
 )
 from ipdlam.experiments.setup import datasets, ipdlam
@@ -113,7 +114,7 @@ def claims(table: Sequence[Row]) -> list[Claim]:
 
 
 def gain(data: str, low: Row, high: Row) -> Claim:
-    """More inertia, a smaller Phi and a better network; Phi has to fall whatever rho it is read at."""
+    """More inertia, a smaller Phi and a better network; both runs have the same rho at their end."""
     paper = PRINTED.get(data, {})
     theirs = OTHER.get(data, "")
     return Claim(
@@ -121,13 +122,13 @@ def gain(data: str, low: Row, high: Row) -> Claim:
         f"Phi {paper[0.1][0]} to {paper[0.7][0]}, test {PRINTED[theirs][0.1][2]} % to {PRINTED[theirs][0.7][2]} %"
         if paper
         else "",
-        f"Phi {ending(low, 'objective', number)} to {ending(high, 'objective', number)} (the same iterates at rho = "
+        f"Phi {said(low, 'objective', number)} to {said(high, 'objective', number)} (the same iterates at rho = "
         f"{START}: {number(low['objective_reweighed'])} to {number(high['objective_reweighed'])}), test at the end "
-        f"{ending(low, 'test_accuracy')} to {ending(high, 'test_accuracy')}, best test {at_best(low)} and "
+        f"{said(low, 'test_accuracy')} to {said(high, 'test_accuracy')}, best test {at_best(low)} and "
         f"{at_best(high)}",
         judged(
             [
-                all(lower(high[key], low[key]) for key in ("objective", "objective_reweighed")),
+                lower(high["objective"], low["objective"]),
                 ahead(high["test_accuracy"], low["test_accuracy"]),
                 ahead(high["best_test_accuracy"], low["best_test_accuracy"]),
             ]
@@ -156,9 +157,9 @@ def level(data: str, row: Row) -> list[Claim]:
             f"{data}: what inertia 0.7 has after 200 iterations",
             f"Phi {number(objective)}, training {percent(train)}, test {percent(test)} "
             f"(as corrected; {PRINTED[data][0.7][2]} % is printed)",
-            f"Phi {ending(row, 'objective', number)} (this iterate at rho = {START}: "
-            f"{number(row['objective_reweighed'])}), training {ending(row, 'train_accuracy')}, test "
-            f"{ending(row, 'test_accuracy')}",
+            f"Phi {said(row, 'objective', number)} (this iterate at rho = {START}: "
+            f"{number(row['objective_reweighed'])}), training {said(row, 'train_accuracy')}, test "
+            f"{said(row, 'test_accuracy')}",
             judged(at_end if comparable else []),
         ),
         Claim(
@@ -173,13 +174,14 @@ def level(data: str, row: Row) -> list[Claim]:
 def breakdown(data: str, at: dict[float, Row]) -> Claim:
     """From 1.0 on it breaks."""
     usual = at[0.7]["objective"]
-    large = None if usual is None else at[1.0]["diverged"] or at[1.0]["objective"] > LARGE * usual
-    words = (f"{value}: {ending(at[value], 'objective', lambda phi: f'Phi {phi:.3g}')}" for value in (1.0, 1.1, 1.2))
+    broken = {value: divergence(at[value]) == "diverged" for value in (1.0, 1.1, 1.2) if at[value]["diverged"]}
+    large = None if usual is None else broken.get(1.0, lower(LARGE * usual, at[1.0]["objective"]))
+    words = (f"{value}: {said(at[value], 'objective', lambda phi: f'Phi {phi:.3g}')}" for value in (1.0, 1.1, 1.2))
     return Claim(
-        f"{data}: at inertia 1.0 the objective is in the thousands, above it the method diverges",
+        f"{data}: at inertia 1.0 the objective is far larger, above it the method diverges",
         f"1.0: Phi {PRINTED[data][1.0][0]:.0f}, 1.1: nan, 1.2: nan" if data in PRINTED else "",
-        f"0.7: {ending(at[0.7], 'objective', lambda phi: f'Phi {phi:.3g}')}, {', '.join(words)}",
-        judged([large, at[1.1]["diverged"], at[1.2]["diverged"]]),
+        f"0.7: {said(at[0.7], 'objective', lambda phi: f'Phi {phi:.3g}')}, {', '.join(words)}",
+        judged([large, broken.get(1.1, False), broken.get(1.2, False)]),
     )
 
 
@@ -190,7 +192,8 @@ EXPERIMENT = Experiment(
     "interchanged in the paper (no network reaches 94 % on Fashion-MNIST and only 89 % on MNIST): both readings stand "
     "beside ours. Where the paper diverged its two columns agree as they are printed, and are left. Phi depends on how "
     "large rho has grown, so that the last iterate is weighed at the first rho, too: that compares iterates, and is "
-    "not what a run at that rho would end with (see the experiment on the penalty).",
+    "not what a run at that rho would end with (see the experiment on the penalty). Phi is like the printed one within "
+    f"a factor of ten, at either rho; at inertia 1.0 it has gone up if it is more than {LARGE:.0f} times that at 0.7.",
     runs,
     rows,
     (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipdlam.experiments.base import Column, Experiment
+from ipdlam.experiments.claims import divergence
 
 CLAIM_HEADINGS = ("claim", "paper", "ours", "verdict")
 
@@ -41,7 +42,7 @@ def cell(column: Column, row: Mapping[str, Any]) -> str:
     """A value as text; the range over the seeds follows a mean."""
     value = row.get(column.key)
     if column.key == "objective" and row["diverged"]:
-        return "diverged"
+        return divergence(row)
     if value is None:
         return ""
     text = written(column.kind, value)

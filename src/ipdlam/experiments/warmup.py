@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunResult, RunSpec, accuracy_row
-from ipdlam.experiments.claims import CLEAR, Claim, Row, judged
+from ipdlam.experiments.claims import CLEAR, Claim, Row, divergence, judged
 from ipdlam.experiments.setup import datasets, ipdlam, optimizer
 
 WARM = {"smoke": 2, "small": 5, "paper": 5}
@@ -88,8 +88,10 @@ def claims(table: Sequence[Row]) -> list[Claim]:
                 f"A first stage of iPDLAM pays before {row['optimizer']}",
                 "greatly reduces the total training time",
                 f"best test accuracy {points(row['gain'])} at equal passes over the data, "
-                f"{points(row['gain_in_equal_time'])} in equal time" + seeds.format(", ".join(map(points, lowest))),
-                judged([None if low is None else low > CLEAR for low in lowest]),
+                f"{points(row['gain_in_equal_time'])} in equal time"
+                + seeds.format(", ".join(map(points, lowest)))
+                + (f"; {divergence(row)}" if row["diverged"] else ""),
+                judged([False if row["diverged"] else None if low is None else low > CLEAR for low in lowest]),
             )
         )
     return found
