@@ -235,6 +235,7 @@ def test_stable_is_close_to_the_end_from_then_on():
     assert fig3.stable(scored([0.9, 0.5, 0.9], every=5)) == 15
     assert fig3.stable(scored([0.9, 0.9])) == 1
     assert fig3.stable(scored([])) is None
+    assert fig3.stable(scored([0.1, 0.1])) is None  # it never learned anything
     mine = scored([0.2, 0.9, 0.3])
     assert fig3.reached(mine, scored([0.5, 0.895, 0.9], every=2), "validation_accuracy") == 4
     assert fig3.reached(mine, scored([0.5]), "validation_accuracy") is None

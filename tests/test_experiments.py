@@ -127,6 +127,38 @@ def test_a_run_that_was_tampered_with_is_noticed(made, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda columns: columns["objective"].pop(), "its columns have different lengths"),
+        (lambda columns: columns.update(loss=["much"] * 3), "loss holds something else than numbers"),
+        (lambda columns: columns.update(train_accuracy=[7.5] * 3), "train_accuracy is not between 0 and 1"),
+    ],
+)
+def test_what_no_run_leaves_is_refused(store, change, words):
+    store.make(TINY, lambda record: None)
+    content = json.loads(store.path(TINY).read_text())
+    change(content["columns"])
+    store.path(TINY).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=rf"is damaged \(ValueError: {words}\); remove that file"):
+        store.read(TINY)
+
+
+def test_a_label_says_what_a_user_would_type():
+    assert TINY.changed(settings=(("ridge", 1e-5),)).label == (
+        "ipdlam on digits (inertia 0.5, ridge 1e-5), 1 hidden layer, relu, paper initialisation"
+    )
+    deep = EXPERIMENTS["deep"].runs("small")
+    assert len({spec.label for spec in deep}) == len(deep)
+    assert EXPERIMENTS["fig1"].runs("paper")[0].label == "dlam on mnist"
+
+
+def test_few_runs_are_all_drawn():
+    specs = EXPERIMENTS["table1"].runs("smoke")
+    assert list(EXPERIMENTS["table1"].panels(specs[1:3])[0].lines) == ["inertia 0.2", "inertia 0.3"]
+    assert len(EXPERIMENTS["table1"].panels(specs)[0].lines) == 7
+
+
+@pytest.mark.parametrize(
     "content", ["[]", "{}", '{"spec": {}}', '{"spec": {}, "columns": {}, "stop_reason": null, "passes": 1}', "1"]
 )
 def test_what_is_no_result_is_refused(store, content):

@@ -13,6 +13,12 @@ from ipdlam.experiments import make
 from shell import ipdlam_run, refused
 
 
+def test_only_chooses_among_all_before_anything_is_run(tmp_path):
+    out, _ = ipdlam_run("reproduce", "order", "fig2", "--only", "Proximity 0.1", "--output", tmp_path / "r")
+    assert out.startswith("order: skipped, 'Proximity 0.1' is in none of its labels\nFigure 2")
+    assert "only 'x' is in no label of order" in refused("reproduce", "order", "fig2", "--only", "x")
+
+
 def test_an_experiment_from_the_shell(tmp_path):
     out, err = ipdlam_run("reproduce", "fig4", "--output", tmp_path / "r")
     assert err == ""

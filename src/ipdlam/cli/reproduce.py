@@ -61,7 +61,7 @@ def reproduce(
 
     from ipdlam.experiments import EXPERIMENTS
     from ipdlam.experiments.base import SCALES
-    from ipdlam.experiments.make import collect, make
+    from ipdlam.experiments.make import chosen_runs, collect, make
     from ipdlam.experiments.runner import Store
 
     if scale not in SCALES:
@@ -85,6 +85,12 @@ def reproduce(
                     f"seeds {seeds}: of {name} at the {scale} scale there are runs of {count} only; give fewer"
                 )
         chosen = list(available)
+    elif only is not None and len(chosen) > 1:  # before the first of them takes hours
+        matching = [name for name in chosen if chosen_runs(EXPERIMENTS[name], scale, 1, only)]
+        for name in chosen:
+            if matching and name not in matching:
+                console.print(f"{name}: skipped, {only!r} is in none of its labels")
+        chosen = matching or chosen[:1]  # the first one says which labels there are
     bars = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
     )

@@ -46,9 +46,17 @@ class RunSpec:
     @property
     def label(self) -> str:
         """The run in a few words."""
-        given = ", ".join(f"{name} {value}" for name, value in self.settings)
+        given = ", ".join(f"{name} {value}".replace("e-0", "e-") for name, value in self.settings)
+        layers = "hidden layer" if len(self.hidden) == 1 else "hidden layers"
+        network = f"{len(self.hidden)} {layers}, {self.activation}, {self.initialisation} initialisation"
+        usual = (len(self.hidden), self.activation, self.initialisation) == (2, "relu", "paper")
         then = "" if self.then is None else f", then {self.then.method}"
-        return f"{self.method} on {self.data}" + (f" ({given})" if given else "") + then
+        return (
+            f"{self.method} on {self.data}"
+            + (f" ({given})" if given else "")
+            + ("" if usual else f", {network}")
+            + then
+        )
 
     def changed(self, **fields: Any) -> RunSpec:
         """The same run but for some fields; ``settings`` are added to those there are. A second method has its seed."""

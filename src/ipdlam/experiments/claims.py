@@ -14,6 +14,7 @@ CLEAR = (
 )
 CLOSE = 0.01  # an accuracy within a point of another one, or of a printed one, is like it
 
+LEARNED = 0.2  # more than this is more than guessing among ten classes
 KNOWN = "_known"  # the end of the name of a mean: how many seeds have a value, where not all do
 
 Row = Mapping[str, Any]

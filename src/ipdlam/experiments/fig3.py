@@ -12,6 +12,7 @@ from ipdlam.experiments.claims import (
     FAILS,
     HOLDS,
     KNOWN,
+    LEARNED,
     OPEN,
     UNMEASURED,
     Claim,
@@ -92,7 +93,7 @@ def smallest_lead(mine: RunResult, theirs: RunResult, column: str) -> float | No
 def stable(result: RunResult) -> int | None:
     """The first evaluated iteration from which on the test accuracy stays close to where it ends."""
     found = scores(result, "validation_accuracy")
-    if result.diverged or not found:
+    if result.diverged or max(found.values(), default=0.0) <= LEARNED:  # what learns nothing is stable at once
         return None
     iterations = sorted(found)
     end = found[iterations[-1]]

@@ -52,14 +52,20 @@ def make(
 
     With ``only`` no other runs are made than those whose label holds those words; the rows are those of all there are.
     """
-    declared = all_runs(experiment, scale, seeds)
-    wanted = [spec for spec in declared if only is None or re.search(rf"(?<!\w){re.escape(only)}(?!\w)", spec.label)]
+    wanted = chosen_runs(experiment, scale, seeds, only)
     if not wanted:
-        labels = "; ".join(dict.fromkeys(spec.label for spec in declared))
+        labels = "; ".join(dict.fromkeys(spec.label for spec in experiment.runs(scale)))
         raise ConfigError(f"only {only!r} is in no label of {experiment.name}; they are: {labels}")
     for place, spec in enumerate(wanted, start=1):
         store.make(spec, watch(spec, place, len(wanted)))
     return collect(experiment, scale, seeds, store, output)
+
+
+def chosen_runs(experiment: Experiment, scale: str, seeds: int, only: str | None) -> list[RunSpec]:
+    """The runs whose label holds the words of ``only``, in any case; all of them without it."""
+    declared = all_runs(experiment, scale, seeds)
+    words = None if only is None else re.compile(rf"(?<!\w){re.escape(only)}(?!\w)", re.IGNORECASE)
+    return [spec for spec in declared if words is None or words.search(spec.label)]
 
 
 def collect(experiment: Experiment, scale: str, seeds: int, store: Store, output: Path) -> dict[str, Any]:

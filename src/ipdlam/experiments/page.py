@@ -77,14 +77,20 @@ alternating method one or more.</dd>
 <dd>The accuracy of the true forward pass after the last iteration, in percent. Brackets hold the lowest and the highest
 over the seeds of a mean.</dd>
 <dt>best test, at</dt>
-<dd>The highest test accuracy of any iteration that was evaluated, and which one it was. The test set itself picks it,
-so that it is a little too kind to every method.</dd>
+<dd>The highest test accuracy of any iteration that was evaluated (at the paper scale every fifth, at the small one
+every second or third, of most), and which one it was. The test set itself picks it, so that it is a little too
+kind to every method.</dd>
 <dt>seconds</dt>
 <dd>Of training only: the clock stops while accuracies are evaluated. They compare runs on one machine, roughly: most
 runs had one thread beside other work.</dd>
 <dt>gain, in equal time</dt>
 <dd>Points of best test accuracy over the optimizer alone, with as many passes over the data, and within the time of the
 quicker of the two.</dd>
+<dt>higher, like</dt>
+<dd>Of two accuracies one is higher if it is so by more than half a point; one is like another, or like a printed one,
+within one point.</dd>
+<dt>holds</dt>
+<dd>All that the claim says was found.</dd>
 <dt>holds partly</dt>
 <dd>The claim says several things, of which some were found; the others were not found, or not measured.</dd>
 <dt>does not hold</dt>

@@ -57,7 +57,8 @@ class Store:
             content = json.loads(self.path(spec).read_bytes())
             other = content["spec"] != spec.to_dict()
             columns = {name: content["columns"][name] for name in COLUMNS}
-            found = RunResult(spec, columns, content["stop_reason"], content["passes"], content["environment"])
+            check_columns(columns)
+            found = RunResult(spec, columns, content["stop_reason"], int(content["passes"]), content["environment"])
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -103,6 +104,18 @@ class Store:
         result = self.read(spec)
         assert result is not None
         return result
+
+
+def check_columns(columns: dict[str, Any]) -> None:
+    """Refuse what no run leaves: columns of different lengths, words for numbers, more right than there are samples."""
+    if len({len(values) for values in columns.values()}) > 1:
+        raise ValueError("its columns have different lengths")
+    for name, values in columns.items():
+        numbers = [value for value in values if value is not None]
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
+            raise ValueError(f"{name} holds something else than numbers")
+        if name.endswith("accuracy") and not all(0.0 <= value <= 1.0 for value in numbers):
+            raise ValueError(f"{name} is not between 0 and 1")
 
 
 def rounded(value: float | None) -> float | None:
