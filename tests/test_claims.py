@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from ipdlam.experiments import EXPERIMENTS, fig3, penalty, table1
+from ipdlam.experiments import EXPERIMENTS, fig3, penalty, table1, warmup
 from ipdlam.experiments.base import RunResult, RunSpec
 from ipdlam.experiments.claims import ahead, alike, judged, lower, reaches, spread, within_a_decade
 
@@ -261,15 +261,28 @@ def test_the_verdicts_on_closeness_follow_the_rows():
 
 
 def test_the_verdict_on_the_warm_up_follows_the_rows():
-    warm = row(optimizer="adam", seeds=3, gain=0.01, gain_in_equal_time=0.006)
-    assert words("warmup", warm) == ["holds"]
-    assert words("warmup", {**warm, "gain_in_equal_time": -0.005}) == ["holds partly"]
-    assert words("warmup", {**warm, "gain_range": [0.0, 0.02]}) == ["holds partly"]  # not in every seed
-    assert words("warmup", {**warm, "gain": 0.0005, "gain_in_equal_time": 0.0}) == ["does not hold"]  # chance
+    times = {"speed_gain": 2.0, "level_seconds": 5.0, "level_seconds_alone": 10.0}
+    warm = row(optimizer="adam", seeds=3, gain=0.01, gain_in_equal_time=0.006, **times)
+    assert words("warmup", warm) == ["holds", "holds"]
+    assert words("warmup", {**warm, "speed_gain_range": [1.05, 3.0]}) == ["does not hold", "holds"]
+    never = {**warm, "speed_gain": 0.0, "level_seconds": None}
+    assert words("warmup", never) == ["does not hold", "holds"]
+    assert "has alone: never, alone 10 s; 0.00 times as fast" in EXPERIMENTS["warmup"].claims([never])[0].ours
+    assert words("warmup", {**warm, "speed_gain": None}) == ["not measured", "holds"]
+    assert words("warmup", {**warm, "gain_in_equal_time": -0.005})[1] == "holds partly"
+    assert words("warmup", {**warm, "gain_range": [0.0, 0.02]})[1] == "holds partly"  # not in every seed
+    assert words("warmup", {**warm, "gain": 0.0005, "gain_in_equal_time": 0.0})[1] == "does not hold"  # chance
     unknown = {**warm, "gain_in_equal_time": None}
-    assert words("warmup", unknown) == ["holds partly"]
-    assert words("warmup", {**warm, "diverged": True, "seeds": 1}) == ["does not hold"]
-    assert "not known in equal time" in EXPERIMENTS["warmup"].claims([unknown])[0].ours
+    assert words("warmup", unknown)[1] == "holds partly"
+    assert words("warmup", {**warm, "diverged": True, "seeds": 1}) == ["does not hold"] * 2
+    assert "not known in equal time" in EXPERIMENTS["warmup"].claims([unknown])[1].ours
+
+
+def test_the_time_to_a_level_is_that_of_the_first_evaluation_there():
+    alone, warm = scored([0.5, 0.9, 0.95, 0.951], seconds=2.0), scored([0.946, 0.96])
+    assert (warmup.seconds_to(alone, alone), warmup.seconds_to(warm, alone)) == (6.0, 1.0)
+    assert warmup.seconds_to(scored([0.5]), alone) is None
+    assert (warmup.speed_gain(1.0, 6.0), warmup.speed_gain(None, 6.0), warmup.speed_gain(1.0, None)) == (6.0, 0.0, None)
 
 
 def test_the_verdict_on_the_decay_follows_the_rows():
