@@ -42,9 +42,9 @@ def judged(tests: Sequence[bool | None]) -> str:
     return HOLDS if all(tests) else PARTLY if any(known) else FAILS
 
 
-def ahead(ours: float | None, theirs: float | None) -> bool:
+def ahead(ours: float | None, theirs: float | None, lead: float = CLEAR) -> bool:
     """Whether an accuracy is clearly higher; the end of a run that diverged has none, and is behind every other."""
-    return ours is not None and (theirs is None or ours > theirs + CLEAR)
+    return ours is not None and (theirs is None or ours > theirs + lead)
 
 
 def lower(ours: float | None, theirs: float | None) -> bool:
