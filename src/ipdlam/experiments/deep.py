@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row
-from ipdlam.experiments.claims import CLEAR, CLOSE, LEARNED, OPEN, Claim, Row, ahead, by, judged, percent, said
+from ipdlam.experiments.claims import CLOSE, LEARNED, OPEN, Claim, Row, ahead, by, judged, percent, said
 from ipdlam.experiments.setup import datasets
 
 DEPTHS = {"smoke": (2, 5), "small": (2, 3, 5, 10, 20), "paper": (2, 3, 5, 10, 20)}
@@ -138,9 +138,7 @@ def deepest_case(
     rival = max(("sgd", "adam"), key=lambda method: made[method][key] or 0.0)
     words = ", ".join(f"{NAMES.get(method, method)} {said(made[method], key)}" for method in ("ipdlam", "dlam", rival))
     mine = made["ipdlam"][key]
-    return f"{activation}: {words}", mine is not None and mine > LEARNED and ahead(
-        mine - CLOSE + CLEAR, made[rival][key]
-    )
+    return f"{activation}: {words}", mine is not None and mine > LEARNED and ahead(mine, made[rival][key], CLOSE)
 
 
 EXPERIMENT = Experiment(
