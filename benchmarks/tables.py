@@ -152,13 +152,15 @@ def method(row: dict) -> str:
 
 def counts_table() -> list[str]:
     """How the paper's claims fared, one line an experiment."""
-    lines = ["| experiment | scale | holds | holds partly | does not hold |", "|---|---|---:|---:|---:|"]
+    lines = ["| experiment | scale | said by | holds | holds partly | does not hold |", "|---|---|---|---:|---:|---:|"]
     for content in load_contents(ROOT / "results"):
-        words = [claim["verdict"] for claim in content.claims]
-        counts = [str(words.count(verdict) or "") for verdict in (HOLDS, PARTLY, FAILS)]
-        if any(counts):
-            part = "" if content.part is None else f" ({content.part})"
-            lines.append(f"| {content.experiment.title} | {content.scale}{part} | {' | '.join(counts)} |")
+        for source in dict.fromkeys(claim["source"] for claim in content.claims):
+            words = [claim["verdict"] for claim in content.claims if claim["source"] == source]
+            counts = [str(words.count(verdict) or "") for verdict in (HOLDS, PARTLY, FAILS)]
+            if any(counts):
+                part = "" if content.part is None else f" ({content.part})"
+                title = content.experiment.title
+                lines.append(f"| {title} | {content.scale}{part} | {source} | {' | '.join(counts)} |")
     return lines
 
 

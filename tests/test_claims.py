@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from pathlib import Path
 
 import pytest
 
 from ipdlam.experiments import EXPERIMENTS, fig3, penalty, table1, warmup
-from ipdlam.experiments.base import RunResult, RunSpec
-from ipdlam.experiments.claims import ahead, alike, judged, lower, reaches, spread, within_a_decade
+from ipdlam.experiments.base import RunResult, RunSpec, rises
+from ipdlam.experiments.claims import NOT_RUN, ahead, alike, judged, lower, reaches, spread, within_a_decade
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def row(**fields):
     plain = {"data": "mnist", "method": "ipdlam", "diverged": False, "objective": 1.0, "best_iteration": 5}
-    plain["objective_reweighed"] = 1.0
+    plain |= {"objective_reweighed": 1.0, "iterations": 200, "rises": 150}
     accuracies = dict.fromkeys(("train_accuracy", "test_accuracy", "best_test_accuracy"), 0.9)
     return {**plain, **accuracies, "hidden": [1500, 1500], **fields}
 
@@ -24,8 +28,13 @@ def diverged(one):
     return {**one, **ends, "diverged": True}
 
 
+def made(name, *rows):
+    """The claims that some run speaks for."""
+    return [claim for claim in EXPERIMENTS[name].claims(rows, "small") if claim.ours != NOT_RUN]
+
+
 def words(name, *rows):
-    return [claim.verdict for claim in EXPERIMENTS[name].claims(rows)]
+    return [claim.verdict for claim in made(name, *rows)]
 
 
 @pytest.mark.parametrize(
@@ -69,36 +78,77 @@ def test_what_diverged_is_like_nothing():
     assert spread([0.9, None]) == "not to be compared (1 of 2 diverged)"
 
 
+def leads(*rows):
+    return [claim.verdict for claim in made("fig1", *rows) if ": than DLAM" in claim.claim]
+
+
 def test_the_verdicts_of_figure_1_follow_the_rows():
     base = row(method="dlam", inertia=None, best_iteration=9)
     good = row(objective=0.5, train_accuracy=0.95, test_accuracy=0.95, best_test_accuracy=0.96)
     better = [{**good, "inertia": inertia} for inertia in (0.2, 0.5, 0.7)]
-    assert words("fig1", base, *better) == ["holds"] * 5
+    assert leads(base, *better) == ["holds"] * 5
     larger = [{**each, "objective": 3.0} for each in better]
-    assert words("fig1", base, *larger) == ["does not hold", *["holds"] * 4]
-    assert words("fig1", base, *better[1:], row(inertia=0.2, best_iteration=9)) == ["holds partly"] * 5
-    assert words("fig1", base, *better[:2], diverged(better[2])) == ["holds partly"] * 3 + ["holds"] * 2
-    assert words("fig1", base, better[2]) == ["holds partly"] * 5  # the others were not made
-    assert words("fig1", diverged(base), *better) == ["holds"] * 5  # it has a best iterate, and is behind at the end
-    assert words("fig1", diverged({**base, "best_test_accuracy": 0.97}), *better)[3] == "does not hold"
+    assert leads(base, *larger) == ["does not hold", *["holds"] * 4]
+    assert leads(base, *better[1:], row(inertia=0.2, best_iteration=9)) == ["holds partly"] * 5
+    assert leads(base, *better[:2], diverged(better[2])) == ["holds partly"] * 3 + ["holds"] * 2
+    assert leads(base, better[2]) == ["holds partly"] * 5  # the others were not made
+    assert leads(diverged(base), *better) == ["holds"] * 5  # it has a best iterate, and is behind at the end
+    assert leads(diverged({**base, "best_test_accuracy": 0.97}), *better)[3] == "does not hold"
     equal = [row(inertia=inertia, best_test_accuracy=0.904) for inertia in (0.2, 0.5, 0.7)]
-    assert words("fig1", base, *equal)[3] == "does not hold"  # less than half a point is chance
+    assert leads(base, *equal)[3] == "does not hold"  # less than half a point is chance
 
 
 def test_the_other_dlam_is_held_against_accuracies_only():
     base = row(method="bcd", inertia=None, objective=0.0, best_iteration=9)
     better = [row(inertia=inertia, train_accuracy=0.95, test_accuracy=0.95) for inertia in (0.2, 0.5, 0.7)]
-    assert words("fig1", base, *better) == ["holds", "holds", "does not hold", "holds"]
+    assert leads(base, *better) == ["holds", "holds", "does not hold", "holds"]
 
 
 def test_what_inertia_adds_to_the_proximal_terms_is_said():
     rows = [row(method="dlam", inertia=None), row(inertia=0.0, test_accuracy=0.8), row(inertia=0.7, test_accuracy=0.7)]
-    claim = EXPERIMENTS["fig1"].claims(rows)[-1]
+    claim = made("fig1", *rows)[-1]
+    assert made("fig1", *rows)[-2].claim == "mnist: Phi does not always descend"
     assert claim.verdict == "no claim"
     assert re.search(
         r"DLAM: .*90\.0 %; proximal terms without inertia: .*80\.0 %; inertia 0\.7, too: .*70\.0 %", claim.ours
     )
-    assert len(EXPERIMENTS["fig1"].claims(rows)) == 6  # inertia 0 is none of those the paper compares
+    assert len(leads(*rows)) == 5  # inertia 0 is none of those the paper compares
+
+
+@pytest.mark.parametrize(
+    ("counts", "word"),
+    [((9, 9, 1), "holds"), ((9, 9, 0), "holds partly"), ((0,), "does not hold"), ((9,), "holds partly")],
+)
+def test_that_phi_does_not_always_descend_is_counted(counts, word):
+    rows = [row(inertia=inertia, rises=count) for inertia, count in zip((0.2, 0.5, 0.7), counts, strict=False)]
+    (claim,) = made("fig1", *rows)
+    assert (claim.claim, claim.verdict) == ("mnist: Phi does not always descend", word)
+    assert claim.ours.startswith(f"iterations in which it rises, inertia 0.2: {counts[0]} of 199")
+
+
+def test_rises_are_counted():
+    assert rises([3.0, 2.0, 2.0, 2.5, 1.0, 4.0]) == 2
+    assert rises([None, 1.0, None, 2.0]) == rises([]) == 0  # nothing to compare with
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_claim_without_runs_is_named_with_what_is_said(name, scale):
+    claims = EXPERIMENTS[name].claims([], scale)
+    assert {(claim.verdict, claim.ours) for claim in claims} <= {("not measured", NOT_RUN)}
+    assert all(claim.paper for claim in claims)
+    assert claims or name == "penalty"  # which answers questions only
+    assert len({claim.claim for claim in claims}) == len(claims)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*-small.json")), ids=lambda path: path.stem)
+def test_claims_are_the_same_with_runs_and_without(path):
+    content = json.loads(path.read_text())
+    said = [
+        (claim.claim, claim.paper, claim.source) for claim in EXPERIMENTS[content["experiment"]].claims([], "small")
+    ]
+    judged = [claim for claim in content["claims"] if claim["verdict"] != "no claim"]
+    assert [(claim["claim"], claim["paper"], claim["source"]) for claim in judged] == said
 
 
 def test_the_verdicts_of_table_1_follow_the_rows():
@@ -120,7 +170,7 @@ def test_the_verdicts_of_table_1_follow_the_rows():
     assert words("table1", low, high, *calm)[3] == "does not hold"
     some = [{**each, "seeds": 3, "diverged_seeds": 1} for each in broken[1:]]
     assert words("table1", low, high, broken[0], *some)[3] == "holds partly"  # they do not, with two seeds of three
-    assert "1.1: diverged in 1 of 3 seeds" in EXPERIMENTS["table1"].claims([low, high, broken[0], *some])[3].ours
+    assert "1.1: diverged in 1 of 3 seeds" in made("table1", low, high, broken[0], *some)[3].ours
     assert words("table1", low, diverged(high), *broken) == ["holds partly", "does not hold", "holds", "holds partly"]
 
 
@@ -167,7 +217,7 @@ def test_what_some_seeds_have_is_not_known():
     assert words("fig3", MINE, *never)[6] == "holds"
     some = [{**each, "level_iteration_known": 2, "level_seconds_known": 2} for each in never]
     assert words("fig3", MINE, *some)[6] == "not measured"
-    claims = EXPERIMENTS["fig3"].claims([MINE, *some])
+    claims = made("fig3", MINE, *some)
     assert "sgd only in 2 of 3 seeds" in claims[6].ours
     assert "sgd only in 2 of 3 seeds" in claims[7].ours
     apart = [{**each, "smallest_test_lead": None, "smallest_train_lead": None} for each in slow]
@@ -248,9 +298,9 @@ def test_the_verdicts_on_closeness_follow_the_rows():
     assert words("fig2", *five[:4], row(test_accuracy=0.85)) == ["holds partly"]
     assert words("fig2", *five[:4], row(train_accuracy=0.85)) == ["holds partly"]
     assert words("fig2", *five[:2]) == ["holds partly"]  # three were not made
-    assert words("fig2", *five[:1]) == ["not measured"]
+    assert words("fig2", *five[:1]) == []
     assert words("fig2", *five[:4], {**diverged(row()), "best_test_accuracy": None}) == ["does not hold"]
-    assert "1 of 5 diverged" in EXPERIMENTS["fig2"].claims([*five[:4], diverged(row())])[0].ours
+    assert "1 of 5 diverged" in made("fig2", *five[:4], diverged(row()))[0].ours
     orders = [row(order=name, same_as_reverse=True) for name in ("reverse", "increase")]
     orders.append(row(order="nested-reverse", same_as_reverse=False, test_accuracy=0.7))
     assert words("order", *orders) == ["holds partly", "does not hold"]
@@ -267,7 +317,7 @@ def test_the_verdict_on_the_warm_up_follows_the_rows():
     assert words("warmup", {**warm, "speed_gain_range": [1.05, 3.0]}) == ["does not hold", "holds"]
     never = {**warm, "speed_gain": 0.0, "level_seconds": None}
     assert words("warmup", never) == ["does not hold", "holds"]
-    assert "has alone: never, alone 10 s; 0.00 times as fast" in EXPERIMENTS["warmup"].claims([never])[0].ours
+    assert "has alone: never, alone 10 s; 0.00 times as fast" in made("warmup", never)[0].ours
     assert words("warmup", {**warm, "speed_gain": None}) == ["not measured", "holds"]
     assert words("warmup", {**warm, "gain_in_equal_time": -0.005})[1] == "holds partly"
     assert words("warmup", {**warm, "gain_range": [0.0, 0.02]})[1] == "holds partly"  # not in every seed
@@ -275,7 +325,7 @@ def test_the_verdict_on_the_warm_up_follows_the_rows():
     unknown = {**warm, "gain_in_equal_time": None}
     assert words("warmup", unknown)[1] == "holds partly"
     assert words("warmup", {**warm, "diverged": True, "seeds": 1}) == ["does not hold"] * 2
-    assert "not known in equal time" in EXPERIMENTS["warmup"].claims([unknown])[1].ours
+    assert "not known in equal time" in made("warmup", unknown)[1].ours
 
 
 def test_the_time_to_a_level_is_that_of_the_first_evaluation_there():
@@ -293,7 +343,7 @@ def test_the_verdict_on_the_decay_follows_the_rows():
     assert words("decay", {**plain, "gaps": 6.0}) == ["not measured"]  # nothing fell
     assert words("decay", diverged({**plain, "decay": None})) == ["not measured"]
     lost = diverged({**plain, "variant": "penalty 10", "decay": None})
-    assert "penalty 10: diverged (best 90.0 %)" in EXPERIMENTS["decay"].claims([plain, lost])[1].ours
+    assert "penalty 10: diverged (best 90.0 %)" in made("decay", plain, lost)[1].ours
     constant = {**plain, "variant": "constant penalty", "decay": 0.0}
     assert words("decay", plain, constant) == ["holds", "no claim"]
 
@@ -314,7 +364,7 @@ def test_the_verdict_on_depth_follows_the_rows():
         for method, score in (("ipdlam", 0.5 if i == "paper" else 0.1), ("dlam", 0.1), ("sgd", 0.1), ("adam", 0.3))
     ]
     assert words("deep", *rows) == ["holds", "does not hold", "no claim", "no claim"]
-    assert "tanh: iPDLAM none, DLAM none, sgd none, adam 20" in EXPERIMENTS["deep"].claims(rows)[3].ours
+    assert "tanh: iPDLAM none, DLAM none, sgd none, adam 20" in made("deep", *rows)[3].ours
     relu = (each for each in rows if each["activation"] == "relu")
     assert words("deep", *relu)[:2] == ["holds partly", "does not hold"]
     guesses = [{**each, "best_test_accuracy": 0.125 if each["method"] == "ipdlam" else 0.1} for each in rows]
@@ -322,10 +372,10 @@ def test_the_verdict_on_depth_follows_the_rows():
     assert words("deep", *near)[:2] == ["does not hold"] * 2  # less than a point
     broken = [diverged({**each, "best_test_accuracy": None}) if each["method"] == "ipdlam" else each for each in rows]
     assert words("deep", *broken)[0] == "does not hold"
-    assert "relu: iPDLAM diverged, DLAM 10.0 %" in EXPERIMENTS["deep"].claims(broken)[0].ours
+    assert "relu: iPDLAM diverged, DLAM 10.0 %" in made("deep", *broken)[0].ours
     assert words("deep", *guesses)[:2] == ["does not hold", "does not hold"]  # nobody has learned anything
     shallow = [{**each, "depth": 2, "hidden": [100] * 2} for each in rows]
-    assert words("deep", *shallow)[:2] == ["not measured", "not measured"]  # gradients vanish in deep networks
+    assert words("deep", *shallow) == ["no claim", "no claim"]  # gradients vanish in deep networks
 
 
 def test_the_penalty_that_fits_the_paper_is_named():
@@ -334,9 +384,10 @@ def test_the_penalty_that_fits_the_paper_is_named():
     table = [{**each, "misfit": penalty.misfit(each)} for each in (near, far)]
     assert table[0]["misfit"] == pytest.approx(0.0)
     assert table[1]["misfit"] == pytest.approx(3.0 + 0.68 + 0.42)
-    fits, serves = penalty.claims(table)
+    fits, serves, rising = penalty.claims(table, "small")
     assert fits.ours.startswith("near")
     assert serves.ours.startswith("far")
+    assert rising.ours == "near: 150; far: 150"
     assert penalty.misfit(diverged(near)) is None
 
 

@@ -18,7 +18,7 @@ from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, runner
 from ipdlam.experiments.base import SCALES, START, RunSpec, reweighed
-from ipdlam.experiments.make import all_runs, averaged, check, draw, make, summarise
+from ipdlam.experiments.make import all_runs, averaged, check, comparable, draw, make, summarise
 from ipdlam.experiments.runner import Store
 from ipdlam.experiments.tables import markdown, result_table
 
@@ -348,6 +348,20 @@ def test_a_mean_is_of_what_was_measured():
     assert "train_accuracy_range" not in averaged(rows[:1])
 
 
+def test_claims_compare_as_many_seeds_of_each():
+    low, high = (
+        [{"run": name, "seed": seed, "x": value, "diverged": False} for seed, value in enumerate(values)]
+        for name, values in (("low", [1.0, 3.0, 8.0]), ("high", [5.0, 7.0]))
+    )
+    assert [(row["x"], row["seeds"]) for row in comparable([low, high])] == [(2.0, 2), (6.0, 2)]
+    assert [(row["x"], row["seeds"]) for row in comparable([low[2:], high])] == []  # no seed was made with both
+    assert comparable([]) == []
+    table = result_table(EXPERIMENTS["fig2"], {"means": [averaged(low), averaged(high)]})
+    assert table.headings == ("seeds",)
+    assert table.rows == (("3",), ("2",))
+    assert "seeds" not in result_table(EXPERIMENTS["fig2"], {"means": [averaged(low)]}).headings
+
+
 def test_what_a_seed_does_not_have_has_no_mean():
     rows = [{"run": "k", "diverged": False, "gain": gain} for gain in (0.01, None, 0.02)]
     assert (averaged(rows)["gain"], averaged(rows)["gain_known"]) == (None, 2)
@@ -367,7 +381,8 @@ def test_a_part_of_an_experiment_is_a_result(tmp_path, store):
     content = make(EXPERIMENTS["fig1"], "smoke", 1, store, tmp_path, ignore, only="inertia 0.7")
     assert (content["runs"], content["runs_declared"]) == (1, 6)
     assert content["command"] == "ipdlam reproduce fig1 --scale smoke --seeds 1"
-    assert content["claims"] == []  # without DLAM there is nothing to hold it against
+    compared = [claim for claim in content["claims"] if "than DLAM" in claim["claim"]]
+    assert {claim["ours"] for claim in compared} == {"not run"}  # without DLAM there is nothing to hold it against
     more = make(EXPERIMENTS["fig1"], "smoke", 1, store, tmp_path, ignore, only="dlam on")
     assert more["runs"] == 2
     assert more["claims"]

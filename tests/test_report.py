@@ -20,13 +20,13 @@ from ipdlam.cli import app
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, contents
-from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PARTLY, UNMEASURED
-from ipdlam.experiments.contents import counted, environments, load_contents
+from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PAPER, PARTLY, READING, UNMEASURED
+from ipdlam.experiments.contents import counted, counts, environments, load_contents, verdicts
 from ipdlam.experiments.make import make
 from ipdlam.experiments.page import LONG_TABLE, cell_kinds, header, report_html
 from ipdlam.experiments.report import report_markdown, verdict_markdown, write_report
 from ipdlam.experiments.runner import Store
-from ipdlam.experiments.tables import Table
+from ipdlam.experiments.tables import Table, claim_table
 
 NAMES = ("table1", "fig1", "order")
 VOID = {"meta", "img", "input", "br", "hr", "link"}
@@ -82,10 +82,13 @@ def changed(content, **fields):
     return dataclasses.replace(content, data={**copy.deepcopy(dict(content.data)), **fields})
 
 
-def judged(content, *verdicts):
+def judged(content, *words):
     """A content with these verdicts."""
-    claims = [{"claim": f"claim {k}", "paper": "", "ours": "1", "verdict": word} for k, word in enumerate(verdicts)]
-    return changed(content, claims=claims)
+    return changed(content, claims=[judged_claim(f"claim {k}", word) for k, word in enumerate(words)])
+
+
+def judged_claim(claim, verdict, source=PAPER):
+    return {"claim": claim, "paper": "", "ours": "1", "verdict": verdict, "source": source}
 
 
 class Page(HTMLParser):
@@ -140,7 +143,7 @@ def test_everything_that_was_measured_is_on_the_page(loaded):
             assert line in page.text
         for row in content.table.rows:
             assert list(row) in page.rows
-    assert counted(loaded)[0][1] in page.text
+    assert counted(loaded)[0] in page.text
     for word in ("Phi", "inertia", "proximity", "penalty", "passes", "best test", "the clock stops"):
         assert word in page.text[page.text.rindex("Glossary") :]
 
@@ -200,7 +203,7 @@ def test_pictures_are_inside_and_said_in_words(smoke, loaded):
 
 
 def test_text_is_text(loaded):
-    claims = [dict.fromkeys(("claim", "paper", "ours"), HOSTILE) | {"verdict": HOLDS}]
+    claims = [dict.fromkeys(("claim", "paper", "ours", "source"), HOSTILE) | {"verdict": HOLDS}]
     means = [{**row, "data": HOSTILE, "name": HOSTILE} for row in loaded[1].data["means"]]
     rows = [{**row, "environment": {**row["environment"], "processor": HOSTILE}} for row in loaded[1].data["rows"]]
     content = dataclasses.replace(
@@ -223,16 +226,52 @@ def test_verdicts_are_counted(loaded):
     first = judged(loaded[0], HOLDS, HOLDS, PARTLY, FAILS, OPEN)
     second = dataclasses.replace(judged(loaded[1], HOLDS, FAILS), scale="paper")
     assert counted([first, second]) == [
-        ("paper", "2 claims; holds: 1, holds partly: 0, does not hold: 1, no claim: 0"),
-        ("smoke", "5 claims; holds: 2, holds partly: 1, does not hold: 1, no claim: 1"),
+        "paper scale, the paper: holds: 1, does not hold: 1",
+        "smoke scale, the paper: holds: 2, holds partly: 1, does not hold: 1",
+        "smoke scale, others, our readings and questions: no claim: 1",
     ]
-    assert counted([judged(loaded[0], UNMEASURED)])[0][1].endswith("does not hold: 0, not measured: 1")
+    assert counted([judged(loaded[0], UNMEASURED)]) == ["smoke scale, the paper: not measured: 1"]
+    table = counts([first, second])
+    assert table.headings == ("scale", "said by", HOLDS, PARTLY, FAILS, OPEN)
+    assert table.rows[0] == ("paper", "the paper", "1", "0", "1", "0")
     page = Page(report_html([first, second]))
     labels = [found["class"] for found in page.all("span") if "label" in found.get("class", "")]
     for kind, count in (("holds", 3), ("holds-partly", 1), ("does-not-hold", 2), ("no-claim", 1)):
         assert labels.count(f"label {kind}") == 2 * count  # once among all, once in its section
         assert f".{kind} {{" in page.style
     assert "No claim can be judged by these runs" in Page(report_html([judged(loaded[0])])).text
+
+
+def test_what_others_say_is_not_counted_as_the_papers(loaded):
+    claims = [judged_claim("its own", HOLDS), judged_claim("like it", FAILS, READING), judged_claim("else", HOLDS, "Z")]
+    content = changed(loaded[0], claims=claims)
+    assert counted([content]) == [
+        "smoke scale, the paper: holds: 1",
+        "smoke scale, others, our readings and questions: holds: 1, does not hold: 1",
+    ]
+    assert "| like it | (our reading) | 1 |" in verdict_markdown([content]).replace("| -", "|")
+
+
+def test_a_claim_is_listed_where_it_was_measured_or_once(loaded):
+    scales = [dataclasses.replace(loaded[0], scale=scale) for scale in ("paper", "small")]
+    first = changed(
+        scales[0], claims=[judged_claim("a", HOLDS), judged_claim("b", UNMEASURED), judged_claim("c", FAILS)]
+    )
+    second = changed(
+        scales[1], claims=[judged_claim("a", UNMEASURED), judged_claim("b", UNMEASURED), judged_claim("c", HOLDS)]
+    )
+    found = verdicts([first, second])
+    listed = [(each.scale, each.claim["claim"]) for each in found if each.experiment == loaded[0].experiment.name]
+    assert listed == [("paper", "a"), ("paper", "c"), ("small", "c"), ("small", "b")]
+
+
+def test_experiments_that_were_not_made_are_listed_with_their_commands(loaded):
+    found = [each for each in verdicts(loaded[:1]) if each.experiment != loaded[0].experiment.name]
+    assert {each.experiment for each in found} == set(EXPERIMENTS) - {loaded[0].experiment.name, "penalty"}
+    for each in found:
+        assert each.claim["verdict"] == UNMEASURED
+        assert each.claim["ours"] == f"not run; ipdlam reproduce {each.experiment} --scale smoke"
+    assert "not run; ipdlam reproduce fig3 --scale smoke" in Page(report_html(loaded[:1])).text
 
 
 def test_long_tables_are_folded(loaded):
@@ -280,6 +319,7 @@ def test_the_scales_of_an_experiment_stand_together(scaled):
     assert page.text.index("Paper scale") < page.text.rindex("Small scale")
     assert page.text.count(EXPERIMENTS["order"].about) == 1
     assert "Small scale (2 of 12 runs)" in page.text
+    assert "makes 10 missing runs, too; with --collect none" in page.text
     assert "Smoke runs only" not in page.text
     assert "not made yet table1, fig2" in " ".join(" ".join(page.words).split())
     assert re.search(r"\d <small>\(\d+\.\d\d to \d+\.\d\d\)</small>", report_html(found))  # two seeds
@@ -295,11 +335,13 @@ def test_the_markdown_holds_the_same(scaled):
     text = report_markdown(found, scaled.parent / "elsewhere")
     table = verdict_markdown(found)
     assert table in text
-    assert table.count("\n") == 2 + sum(len(content.claims) for content in found)
+    assert table.count("\n") == 2 + len(verdicts(found))
     for content in found:
         assert f"`{content.data['command']}`" in text
         for claim in content.claims:
-            assert f"| {claim['claim']} | {claim['paper'] or '-'} | {claim['ours']} | {claim['verdict']} |" in table
+            cells = " | ".join(cell or "-" for cell in claim_table([claim]).rows[0])
+            assert f"| {cells} |" in text
+            assert claim["verdict"] == UNMEASURED or f"| {content.key.replace('-', ' | ')}" in table
     links = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
     assert links == [f"../{scaled.name.replace(' ', '%20')}/{content.key}.png" for content in found]
     assert "| DLAM |" in text
@@ -310,7 +352,7 @@ def test_the_command_writes_both_files(results, monkeypatch):
     answer = CliRunner().invoke(app, ["report"], catch_exceptions=False)
     assert answer.exit_code == 0
     assert answer.output.splitlines()[-1] == "results/report.html, results/report.md"
-    assert answer.output.startswith("smoke scale: ")
+    assert answer.output.startswith("smoke scale, the paper: ")
     assert (results / "report.html").read_text() == report_html(load_contents(results))
     assert "](table1-smoke.png)" in (results / "report.md").read_text()
     elsewhere = results.parent / "page.html"

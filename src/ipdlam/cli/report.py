@@ -36,6 +36,6 @@ def report(
     page = folder / "report.html" if output is None else output
     contents, beside = write_report(folder, page)
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    for scale, words in counted(contents):
-        console.print(f"{scale} scale: {words}")
+    for line in counted(contents):
+        console.print(line)
     console.print(f"{page}, {beside}")

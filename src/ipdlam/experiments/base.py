@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,7 +162,7 @@ class Experiment:
     rows: Callable[[Sequence[RunSpec], Results], list[dict[str, Any]]]
     columns: Sequence[Column]
     panels: Callable[[Sequence[RunSpec]], Sequence[Panel]]
-    claims: Callable[[Sequence[Row]], Sequence[Claim]]  # from rows that are means over the seeds
+    claims: Callable[[Sequence[Row], str], Sequence[Claim]]  # from means over the seeds, all that a scale has runs for
 
 
 def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any]:
@@ -178,6 +179,7 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         "iterations": len(result.columns["iteration"]),
         "objective": end.get("objective"),
         "objective_reweighed": reweighed(result, START),
+        "rises": rises(result.columns["objective"]),
         "train_accuracy": end.get("train_accuracy"),
         "test_accuracy": end.get("validation_accuracy"),
         "best_test_accuracy": best,
@@ -189,6 +191,11 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         "diverged": result.diverged,
         "environment": dict(result.environment),
     }
+
+
+def rises(values: Sequence[float | None]) -> int:
+    """After how many iterations a number is larger than before."""
+    return sum(b is not None and a is not None and b > a for a, b in itertools.pairwise(values))
 
 
 def gaps(result: RunResult, iteration: int | None = None) -> float | None:

@@ -15,6 +15,8 @@ CLEAR = (
 CLOSE = 0.01  # an accuracy within a point of another one, or of a printed one, is like it
 
 LEARNED = 0.2  # more than this is more than guessing among ten classes
+NOT_RUN = "not run"
+PAPER, READING = "the paper", "our reading"  # who says it; a reading goes on from what the paper says
 KNOWN = "_known"  # the end of the name of a mean: how many seeds have a value, where not all do
 
 Row = Mapping[str, Any]
@@ -28,6 +30,12 @@ class Claim:
     paper: str  # its number, or its words
     ours: str
     verdict: str
+    source: str = PAPER
+
+
+def unmeasured(claim: str, paper: str, source: str = PAPER) -> Claim:
+    """A claim for which the runs are not there."""
+    return Claim(claim, paper, NOT_RUN, UNMEASURED, source)
 
 
 def judged(tests: Sequence[bool | None]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import zlib
@@ -15,7 +16,7 @@ from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.base import Experiment, Panel
-from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PARTLY, UNMEASURED
+from ipdlam.experiments.claims import FAILS, HOLDS, NOT_RUN, OPEN, PAPER, PARTLY, UNMEASURED
 from ipdlam.experiments.make import (
     DRAWN,
     NAMES,
@@ -31,6 +32,7 @@ from ipdlam.experiments.tables import Table, result_table
 
 SHOWN_SCALES = ("paper", "small")
 WARM_UP = "smoke"  # shown where there is nothing else
+OTHERS = "others, our readings and questions"
 VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED, OPEN)
 LONGEST_LIST = 12  # names of lines in the words for a picture
 
@@ -60,6 +62,12 @@ class Content:
     @property
     def table(self) -> Table:
         return result_table(self.experiment, self.data)
+
+    @property
+    def warning(self) -> str:
+        """That the command does more than was done, where some runs are missing."""
+        missing = self.data["runs_declared"] - self.data["runs"]
+        return f"makes {plural(missing, 'missing run')}, too; with --collect none" if missing else ""
 
     @property
     def part(self) -> str | None:
@@ -188,27 +196,62 @@ def by_experiment(contents: Sequence[Content]) -> list[list[Content]]:
     return list(found.values())
 
 
-def counts(contents: Sequence[Content]) -> Table:
-    """How many claims got which verdict, for each scale; what is no judgement is counted only where there is such."""
-    by_scale: dict[str, Counter[str]] = {}
-    for content in contents:
-        found = by_scale.setdefault(content.scale, Counter())
-        found.update(claim["verdict"] for claim in content.claims)
-    everywhere = sum(by_scale.values(), Counter())
-    words = [word for word in VERDICTS if word in VERDICTS[:3] or everywhere[word]]
-    order = [scale for scale in (*SHOWN_SCALES, WARM_UP) if scale in by_scale]
-    rows = tuple((scale, *(str(by_scale[scale][word]) for word in words)) for scale in order)
-    return Table(("scale", *words), rows, (False, *(True for _ in words)))
+@dataclass(frozen=True)
+class Verdict:
+    """A claim in the list of all of them."""
+
+    experiment: str
+    scale: str
+    part: str | None  # of the runs
+    key: str | None  # of its place in the report, where the experiment was made
+    claim: Mapping[str, str]
 
 
-def counted(contents: Sequence[Content]) -> list[tuple[str, str]]:
-    """The counts of each scale in words."""
-    table = counts(contents)
-    found = []
-    for scale, *numbers in table.rows:
-        words = ", ".join(f"{word}: {number}" for word, number in zip(table.headings[1:], numbers, strict=True))
-        found.append((scale, f"{plural(sum(map(int, numbers)), 'claim')}; {words}"))
+def verdicts(contents: Sequence[Content]) -> list[Verdict]:
+    """Every claim of every experiment, made or not. What was measured at no scale is named once, at the cheapest."""
+    cheapest = WARM_UP if contents[0].scale == WARM_UP else SHOWN_SCALES[-1]
+    found: list[Verdict] = []
+    for name, experiment in EXPERIMENTS.items():
+        made = [content for content in contents if content.experiment.name == name]
+        listed = [Verdict(name, each.scale, each.part, each.key, claim) for each in made for claim in each.claims]
+        measured = [verdict for verdict in listed if verdict.claim["verdict"] != UNMEASURED]
+        known = {verdict.claim["claim"] for verdict in measured}
+        once = {verdict.claim["claim"]: verdict for verdict in listed}
+        found += [*measured, *(verdict for claim, verdict in once.items() if claim not in known)]
+        if not made:
+            claims = map(dataclasses.asdict, experiment.claims([], cheapest))
+            how = f"{NOT_RUN}; {command(name, cheapest)}"
+            found += [Verdict(name, cheapest, None, None, {**claim, "ours": how}) for claim in claims]
     return found
+
+
+def counts(contents: Sequence[Content]) -> Table:
+    """How many claims got which verdict, for each scale; the paper's own are not mixed with what others say.
+
+    What is no judgement is counted only where there is such.
+    """
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for content in contents:
+        for claim in content.claims:
+            said_by = PAPER if claim["source"] == PAPER and claim["verdict"] != OPEN else OTHERS
+            found.setdefault((content.scale, said_by), Counter())[claim["verdict"]] += 1
+    everywhere = sum(found.values(), Counter())
+    words = [word for word in VERDICTS if word in VERDICTS[:3] or everywhere[word]]
+    order = [(scale, said_by) for scale in (*SHOWN_SCALES, WARM_UP) for said_by in (PAPER, OTHERS)]
+    rows = tuple((*key, *(str(found[key][word]) for word in words)) for key in order if key in found)
+    return Table(("scale", "said by", *words), rows, (False, False, *(True for _ in words)))
+
+
+def counted(contents: Sequence[Content]) -> list[str]:
+    """The counts in words, a line for each scale and who says it."""
+    table = counts(contents)
+    lines = []
+    for scale, said_by, *numbers in table.rows:
+        words = ", ".join(
+            f"{word}: {number}" for word, number in zip(table.headings[2:], numbers, strict=True) if number != "0"
+        )
+        lines.append(f"{scale} scale, {said_by}: {words}")
+    return lines
 
 
 def missing(contents: Sequence[Content]) -> list[str]:

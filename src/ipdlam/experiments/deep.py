@@ -6,7 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row
-from ipdlam.experiments.claims import CLOSE, LEARNED, OPEN, Claim, Row, ahead, by, judged, percent, said
+from ipdlam.experiments.claims import (
+    CLOSE,
+    LEARNED,
+    NOT_RUN,
+    OPEN,
+    READING,
+    Claim,
+    Row,
+    ahead,
+    by,
+    judged,
+    percent,
+    said,
+)
 from ipdlam.experiments.setup import datasets
 
 DEPTHS = {"smoke": (2, 5), "small": (2, 3, 5, 10, 20), "paper": (2, 3, 5, 10, 20)}
@@ -87,7 +100,7 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     ]
 
 
-def claims(table: Sequence[Row]) -> list[Claim]:
+def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """Whether iPDLAM is ahead of the better optimizer in the deepest networks."""
     best = {(row["method"], row["activation"], row["initialisation"]): row for row in table if row["depth"] == DEEPEST}
     return [
@@ -95,12 +108,13 @@ def claims(table: Sequence[Row]) -> list[Claim]:
             f"With {DEEPEST} hidden layers and the {initialisation} initialisation, where gradients vanish, iPDLAM is "
             "ahead of SGD and Adam",
             "no vanishing gradients",
-            "; ".join(words for words, _ in cases if words) or "not run",
+            "; ".join(words for words, _ in cases if words) or NOT_RUN,
             judged([found for _, found in cases]),
+            READING,
         )
         for initialisation in INITIALISATIONS
         for cases in [[deepest_case(best, activation, initialisation) for activation in ACTIVATIONS]]
-    ] + [how_deep(table, initialisation) for initialisation in INITIALISATIONS]
+    ] + [how_deep(table, initialisation) for initialisation in INITIALISATIONS if table]
 
 
 def how_deep(table: Sequence[Row], initialisation: str) -> Claim:
@@ -121,7 +135,7 @@ def how_deep(table: Sequence[Row], initialisation: str) -> Claim:
     return Claim(
         f"How many hidden layers leave more than {percent(LEARNED)} test accuracy, {initialisation} initialisation",
         "",
-        "; ".join(words) or "not run",
+        "; ".join(words) or NOT_RUN,
         OPEN,
     )
 

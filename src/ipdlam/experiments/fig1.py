@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
-from ipdlam.experiments.claims import OPEN, Claim, Row, ahead, at_best, by, judged, lower, number, percent, said
+from ipdlam.experiments.claims import (
+    OPEN,
+    PAPER,
+    READING,
+    Claim,
+    Row,
+    ahead,
+    at_best,
+    by,
+    judged,
+    lower,
+    number,
+    percent,
+    said,
+    unmeasured,
+)
 from ipdlam.experiments.setup import datasets, dlam, ipdlam
 
 INERTIAS = (0.2, 0.5, 0.7)
 SENSES = {"dlam": "DLAM", "bcd": "DLAM (Zeng et al.)"}
-Better = Callable[[float | None, float | None], bool]
-CLAIMS: tuple[tuple[str, str, Callable[[float | None], str], Better], ...] = (
-    ("a smaller objective", "objective", number, lower),
-    ("a higher training accuracy at the end", "train_accuracy", percent, ahead),
-    ("a higher test accuracy at the end", "test_accuracy", percent, ahead),
-    ("a higher test accuracy at its best", "best_test_accuracy", percent, ahead),
-    ("its best in fewer iterations", "best_iteration", number, lower),
+
+
+class Lead(NamedTuple):
+    """Something that is said of iPDLAM and DLAM."""
+
+    words: str
+    key: str
+    show: Callable[[float | None], str]
+    better: Callable[[float | None, float | None], bool]
+    source: str = PAPER
+
+
+LEADS = (
+    Lead("a smaller objective", "objective", number, lower),
+    Lead("a higher training accuracy at the end", "train_accuracy", percent, ahead),
+    Lead("a higher test accuracy at the end", "test_accuracy", percent, ahead),
+    Lead("a higher test accuracy at its best", "best_test_accuracy", percent, ahead, READING),
+    Lead("its best in fewer iterations", "best_iteration", number, lower, READING),
 )
 
 
@@ -52,41 +78,53 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     return three_panels(specs, name, other_phi=["bcd"])
 
 
-def claims(table: Sequence[Row]) -> list[Claim]:
+def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """The paper: smaller Phi and higher accuracy than DLAM, for every inertia."""
-    found = []
-    for data, mine in by("data", table).items():
+    found, made = [], by("data", table)
+    for data in datasets(scale):
+        mine = made.get(data, [])
         at = {row["inertia"]: row for row in mine if row["method"] == "ipdlam"}
         others = [at[inertia] for inertia in INERTIAS if inertia in at]
         senses = {row["method"]: row for row in mine if row["method"] in SENSES}
-        for method, base in senses.items() if others else ():
+        for method, name in SENSES.items():
             found += [
-                comparison(data, base, others, *claim)
-                for claim in CLAIMS
-                if method == "dlam" or claim[1] != "objective"
+                comparison(f"{data}: than {name}, iPDLAM has {lead.words}", lead, senses.get(method), others)
+                for lead in LEADS
+                if method == "dlam" or lead.key != "objective"
             ]
+        found.append(not_descending(data, others))
         if "dlam" in senses and 0.0 in at and INERTIAS[-1] in at:
             found.append(parts(data, senses["dlam"], at[0.0], at[INERTIAS[-1]]))
     return found
 
 
-def comparison(
-    data: str,
-    base: Row,
-    others: Sequence[Row],
-    claim: str,
-    key: str,
-    show: Callable[[float | None], str],
-    better: Better,
-) -> Claim:
-    """One thing that is said of iPDLAM and DLAM; an inertia that was not run is not known."""
+def comparison(claim: str, lead: Lead, base: Row | None, others: Sequence[Row]) -> Claim:
+    """Whether it is so for every inertia; of one that was not run it is not known."""
+    paper, key, show = "so for inertia 0.2, 0.5 and 0.7", lead.key, lead.show
+    if base is None or not others:
+        return unmeasured(claim, paper, lead.source)
     words = (f"{row['inertia']}: {said(row, key, show)}" for row in others)
     missing = [None] * (len(INERTIAS) - len(others))
     return Claim(
-        f"{data}: than {SENSES[base['method']]}, iPDLAM has {claim}",
-        "so for inertia 0.2, 0.5 and 0.7",
+        claim,
+        paper,
         f"{SENSES[base['method']]} {said(base, key, show)}; inertia {', '.join(words)}",
-        judged([*(better(row[key], base[key]) for row in others), *missing]),
+        judged([*(lead.better(row[key], base[key]) for row in others), *missing]),
+        lead.source,
+    )
+
+
+def not_descending(data: str, others: Sequence[Row]) -> Claim:
+    """The paper says so of its curves; whose doing it is, inertia's or the penalty's, the experiment on that says."""
+    claim, paper = f"{data}: Phi does not always descend", "not always"
+    if not others:
+        return unmeasured(claim, paper)
+    words = (f"{row['inertia']}: {row['rises']:.0f} of {row['iterations'] - 1:.0f}" for row in others)
+    return Claim(
+        claim,
+        paper,
+        f"iterations in which it rises, inertia {', '.join(words)}",
+        judged([*(row["rises"] > 0 for row in others), *[None] * (len(INERTIAS) - len(others))]),
     )
 
 

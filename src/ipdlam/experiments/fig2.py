@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
-from ipdlam.experiments.claims import CLOSE, Claim, Row, alike, judged, spread
+from ipdlam.experiments.claims import CLOSE, Claim, Row, alike, judged, spread, unmeasured
 from ipdlam.experiments.setup import datasets, ipdlam
 
 PROXIMITIES = (0.1, 0.2, 0.3, 0.4, 1.0)
@@ -32,18 +32,21 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     return three_panels(specs, name)
 
 
-def claims(table: Sequence[Row]) -> list[Claim]:
+def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """The paper: all five behave alike."""
+    claim, paper = "The algorithm is insensitive to delta", "very similar for 0.1, 0.2, 0.3, 0.4 and 1"
+    if len(table) < 2:
+        return [unmeasured(claim, paper)]
     keys = ("best_test_accuracy", "test_accuracy", "train_accuracy")
     best, last, train = ([row[key] for row in table] for key in keys)
     missing = [None] * (len(PROXIMITIES) - len(table))
     return [
         Claim(
-            "The algorithm is insensitive to delta",
-            "very similar for 0.1, 0.2, 0.3, 0.4 and 1",
+            claim,
+            paper,
             f"of {len(table)} proximities the best test accuracies are {spread(best)}, the last ones {spread(last)}, "
             f"the last training accuracies {spread(train)}",
-            judged([alike(best), alike(last), alike(train), *missing] if len(table) > 1 else []),
+            judged([alike(best), alike(last), alike(train), *missing]),
         )
     ]
 

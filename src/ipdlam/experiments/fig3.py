@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunResult, RunSpec, accuracy_row
@@ -14,6 +15,8 @@ from ipdlam.experiments.claims import (
     KNOWN,
     LEARNED,
     OPEN,
+    PAPER,
+    READING,
     UNMEASURED,
     Claim,
     Row,
@@ -26,6 +29,7 @@ from ipdlam.experiments.claims import (
     percent,
     reaches,
     said,
+    unmeasured,
 )
 from ipdlam.experiments.setup import datasets, ipdlam, optimizer
 from ipdlam.experiments.table1 import PAPER_HIDDEN, at_seven
@@ -119,72 +123,64 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     ]
 
 
-def claims(table: Sequence[Row]) -> list[Claim]:
+@dataclass(frozen=True)
+class OfAll:
+    """Something that is said of iPDLAM and each of the seven optimizers."""
+
+    claim: str
+    paper: str
+    test: Callable[[Row, Row], bool | None]  # of iPDLAM and one of them
+    mine: Callable[[Row], str]  # how ours begins
+    theirs: Callable[[Row], str]
+
+
+def fewer_iterations(kind: str, key: str) -> OfAll:
+    """When a level is reached, in iterations."""
+    return OfAll(
+        f"It takes fewer iterations to reach the same {kind} accuracy",
+        "fewer",
+        lambda mine, row: earlier(mine, row, key),
+        lambda mine: f"a point below its best after {time(mine, key)} iterations; ",
+        lambda row: time(row, key),
+    )
+
+
+def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """What the paper says of the classical optimizers, at its rate and at the best of ours."""
     mine = next((row for row in table if row["method"] == "ipdlam"), None)
     others = by("method", [row for row in table if row["method"] != "ipdlam"])
-    if mine is None:
-        return []
-    found = [few(mine)]
     at_paper = [row for rows in others.values() for row in rows if row["learning_rate"] == PAPER_RATE]
-    if at_paper:
-        found += comparisons(mine, at_paper, f"at rate {PAPER_RATE}")
-    if any(len(rows) > 1 for rows in others.values()):
+    found = [few(mine), *comparisons(mine, at_paper, f"at rate {PAPER_RATE}", PAPER)]
+    if len(RATES[scale]) > 1:
+        several = any(len(rows) > 1 for rows in others.values())
         best = [max(rows, key=lambda row: row["best_test_accuracy"] or 0.0) for rows in others.values()]
-        found += [*comparisons(mine, best, "each at its best rate"), rates_alike(others)]
+        found += [*comparisons(mine, best if several else [], "each at its best rate", READING), rates_alike(others)]
     return found
 
 
-def comparisons(mine: Row, rivals: Sequence[Row], rates: str) -> list[Claim]:
+def comparisons(mine: Row | None, rivals: Sequence[Row], rates: str, source: str) -> list[Claim]:
     """All that is said of iPDLAM and each of them, and how long they take, of which nothing is said."""
-    seconds = ", ".join(f"{row['method']} {time(row, 'level_seconds', 's')}" for row in rivals)
-    return [
-        each(
-            f"In the first {EARLY} iterations iPDLAM is always better than all of them ({rates})",
-            'always, "both in" (the sentence breaks off)',
-            rivals,
-            led,
-            "its smallest lead in test accuracy, in points, is on ",
-            lambda row: said(row, "smallest_test_lead", lambda lead: f"{100.0 * lead:+.1f}"),
-        ),
-        most(mine, rivals, rates),
-        each(
-            f"It cannot beat them on training accuracy ({rates})",
-            "cannot beat them",
-            rivals,
-            lambda row: not ahead(mine["train_accuracy"], row["train_accuracy"]),
-            f"at the end {said(mine, 'train_accuracy')}; ",
-            lambda row: said(row, "train_accuracy"),
-        ),
-        each(
-            f"It is the fastest to be stable ({rates})",
-            "the fastest",
-            rivals,
-            lambda row: earlier(mine, row, "stable_iteration"),
-            f"within a point of its end from iteration {time(mine, 'stable_iteration')} on; ",
-            lambda row: time(row, "stable_iteration"),
-        ),
-        *(
-            each(
-                f"It takes fewer iterations to reach the same {kind} accuracy ({rates})",
-                "fewer",
-                rivals,
-                lambda row, key=key: earlier(mine, row, key),  # type: ignore[misc]
-                f"a point below its best after {time(mine, key)} iterations; ",
-                lambda row, key=key: time(row, key),  # type: ignore[misc]
-            )
-            for kind, key in (("training", "train_level_iteration"), ("test", "level_iteration"))
-        ),
-        Claim(
-            f"How many seconds they take to reach that test accuracy ({rates})",
-            "",
-            f"iPDLAM {time(mine, 'level_seconds', 's')}; {seconds}",
-            OPEN,
-        ),
-    ]
+    first, *rest = (of_all(each, mine, rivals, rates, source) for each in OF_ALL)
+    found = [first, most(mine, rivals, rates, source), *rest]
+    if mine is not None and rivals:
+        seconds = ", ".join(f"{row['method']} {time(row, 'level_seconds', 's')}" for row in rivals)
+        ours = f"iPDLAM {time(mine, 'level_seconds', 's')}; {seconds}"
+        found.append(Claim(f"How many seconds they take to reach that test accuracy ({rates})", "", ours, OPEN))
+    return found
 
 
-def led(row: Row) -> bool | None:
+def of_all(said_of: OfAll, mine: Row | None, rivals: Sequence[Row], rates: str, source: str) -> Claim:
+    """Whether it is so of all seven; of those that were not run it is not known."""
+    claim = f"{said_of.claim} ({rates})"
+    if mine is None or not rivals:
+        return unmeasured(claim, said_of.paper, source)
+    missing = [None] * (len(OPTIMIZERS) - len(rivals))
+    words = ", ".join(f"{row['method']} {said_of.theirs(row)}" for row in rivals)
+    verdict = judged([*(said_of.test(mine, row) for row in rivals), *missing])
+    return Claim(claim, said_of.paper, said_of.mine(mine) + words, verdict, source)
+
+
+def led(mine: Row, row: Row) -> bool | None:
     """Whether iPDLAM was clearly ahead of a rival all the time; not known where there is nothing to compare."""
     leads = [row[f"smallest_{kind}_lead"] for kind in ("train", "test")]
     return None if None in leads else all(ahead(lead, 0.0) for lead in leads)
@@ -204,57 +200,80 @@ def time(row: Row, key: str, unit: str = "") -> str:
     return f"{row[key]:.0f}{f' {unit}' if unit else ''}"
 
 
-def few(mine: Row) -> Claim:
+OF_ALL = (
+    OfAll(
+        f"In the first {EARLY} iterations iPDLAM is always better than all of them",
+        'always, "both in" (the sentence breaks off)',
+        led,
+        lambda mine: "its smallest lead in test accuracy, in points, is on ",
+        lambda row: said(row, "smallest_test_lead", lambda lead: f"{100.0 * lead:+.1f}"),
+    ),
+    OfAll(
+        "It cannot beat them on training accuracy",
+        "cannot beat them",
+        lambda mine, row: not ahead(mine["train_accuracy"], row["train_accuracy"]),
+        lambda mine: f"at the end {said(mine, 'train_accuracy')}; ",
+        lambda row: said(row, "train_accuracy"),
+    ),
+    OfAll(
+        "It is the fastest to be stable",
+        "the fastest",
+        lambda mine, row: earlier(mine, row, "stable_iteration"),
+        lambda mine: f"within a point of its end from iteration {time(mine, 'stable_iteration')} on; ",
+        lambda row: time(row, "stable_iteration"),
+    ),
+    fewer_iterations("training", "train_level_iteration"),
+    fewer_iterations("test", "level_iteration"),
+)
+
+
+def few(mine: Row | None) -> Claim:
     """Quite good parameters, early: close to its best and, at the paper's size, to the paper's accuracy."""
+    claim, words = f"It learns quite good parameters in fewer than {FEW} iterations", f"fewer than {FEW}"
+    if mine is None:
+        return unmeasured(claim, words)
     paper, early = at_seven(mine["data"]), mine["test_accuracy_in_few"]
     tests = [mine["best_test_accuracy"] is not None and reaches(early, mine["best_test_accuracy"])]
     if paper is not None and mine["hidden"] == PAPER_HIDDEN:
         tests.append(reaches(early, paper[2]))
     return Claim(
-        f"It learns quite good parameters in fewer than {FEW} iterations",
-        f"fewer than {FEW}",
+        claim,
+        words,
         f"{percent(early)} before iteration {FEW}; best test accuracy {at_best(mine)}",
         judged(tests),
     )
 
 
-def each(
-    claim: str,
-    paper: str,
-    rivals: Sequence[Row],
-    test: Callable[[Row], bool | None],
-    first: str,
-    word: Callable[[Row], str],
-) -> Claim:
-    """Something that is said of all seven optimizers; those that were not run are not known."""
-    missing = [None] * (len(OPTIMIZERS) - len(rivals))
-    words = ", ".join(f"{row['method']} {word(row)}" for row in rivals)
-    return Claim(claim, paper, first + words, judged([*(test(row) for row in rivals), *missing]))
-
-
-def most(mine: Row, rivals: Sequence[Row], rates: str) -> Claim:
+def most(mine: Row | None, rivals: Sequence[Row], rates: str, source: str) -> Claim:
     """Something that is said of more than half of the seven; what was not run may leave it open."""
+    claim = f"Its test accuracy at the end is better than that of most of them ({rates})"
+    if mine is None or not rivals:
+        return unmeasured(claim, "most", source)
     beaten = [row for row in rivals if ahead(mine["test_accuracy"], row["test_accuracy"])]
     others = [f"{row['method']} {said(row, 'test_accuracy')}" for row in rivals if row not in beaten]
     half = len(OPTIMIZERS) / 2.0
     return Claim(
-        f"Its test accuracy at the end is better than that of most of them ({rates})",
+        claim,
         "most",
         f"{said(mine, 'test_accuracy')}: better than {len(beaten)} of {len(rivals)}"
         + (f" (the paper names {len(OPTIMIZERS)})" if len(rivals) < len(OPTIMIZERS) else "")
         + (f"; not than {', '.join(others)}" if others else ""),
         HOLDS if len(beaten) > half else FAILS if len(others) > half else UNMEASURED,
+        source,
     )
 
 
 def rates_alike(others: dict[Any, list[Row]]) -> Claim:
     """The paper tried other rates and saw nothing new."""
+    claim, paper = "Larger learning rates give similar results", "similar at 0.01 and 0.05"
     best = {method: [row["best_test_accuracy"] for row in rows] for method, rows in others.items() if len(rows) > 1}
+    if not best:
+        return unmeasured(claim, paper)
     words = (f"{method} {' / '.join(percent(value) for value in values)}" for method, values in best.items())
     rates = " / ".join(str(row["learning_rate"]) for row in max(others.values(), key=len))
     return Claim(
-        "Larger learning rates give similar results",
-        "similar at 0.01 and 0.05",
+        claim,
+        paper,
         f"best test accuracy at {rates}: {', '.join(words)}",
         judged([*(alike(values) for values in best.values()), *[None] * (len(OPTIMIZERS) - len(best))]),
     )

@@ -143,7 +143,7 @@ def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Resu
     for row in rows:
         groups.setdefault(without_seed[row["run"]], []).append(row)
     means = [averaged(group) for group in groups.values()]
-    claims = [dataclasses.asdict(claim) for claim in experiment.claims(means)] if means else []
+    claims = [dataclasses.asdict(claim) for claim in experiment.claims(comparable(list(groups.values())), scale)]
     if scale == "smoke":  # another network on other data: nothing to hold against the paper
         claims = [{**claim, "verdict": UNMEASURED} for claim in claims]
     return {
@@ -155,6 +155,13 @@ def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Resu
         "rows": rows,
         "means": means,
     }
+
+
+def comparable(groups: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Means over the seeds that all of the runs were made with: claims do not compare three seeds with one."""
+    seeds = [{row["seed"] for row in group} for group in groups]
+    common = set.intersection(*seeds) if seeds else set()
+    return [averaged([row for row in group if row["seed"] in common]) for group in groups] if common else []
 
 
 def averaged(group: Sequence[dict[str, Any]]) -> dict[str, Any]:

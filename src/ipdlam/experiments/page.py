@@ -16,9 +16,10 @@ from ipdlam.experiments.contents import (
     counted,
     environments,
     missing,
+    verdicts,
 )
 from ipdlam.experiments.page_style import STYLE
-from ipdlam.experiments.tables import CLAIM_HEADINGS, Table
+from ipdlam.experiments.tables import CLAIM_HEADINGS, Table, claim_table
 
 MARK = '<meta name="generator" content="ipdlam report">'
 TITLE = "What the iPDLAM paper claims, and what was measured"
@@ -102,7 +103,10 @@ within one point.</dd>
 <dt>not measured</dt>
 <dd>The runs that the claim needs are not there, or cannot speak for the paper.</dd>
 <dt>no claim</dt>
-<dd>A question that the paper leaves open: what was found, without a verdict.</dd>"""
+<dd>A question that the paper leaves open: what was found, without a verdict.</dd>
+<dt>our reading</dt>
+<dd>What we take the paper to mean where it does not say it so. Readings, and what others than the paper say, are counted
+apart from its own claims.</dd>"""
 
 
 def report_html(contents: Sequence[Content]) -> str:
@@ -139,7 +143,7 @@ def report_html(contents: Sequence[Content]) -> str:
 <main>
 <section aria-labelledby="verdicts">
 <h2 id="verdicts">Verdicts</h2>
-{verdicts(contents)}
+{all_claims(contents)}
 </section>
 {sections}
 <section aria-labelledby="glossary">
@@ -170,7 +174,7 @@ def one_scale(content: Content) -> str:
     """Claims, picture, table, and how to make them again."""
     part = "" if content.part is None else f" ({content.part})"
     told = {
-        "command": f"<code>{OPTION.sub(WHOLE, escape(content.data['command']))}</code>",
+        "command": f"<code>{OPTION.sub(WHOLE, escape(content.data['command']))}</code>{prose(content.warning)}",
         "runs": escape(content.part or f"all {content.data['runs_declared']}"),
         "seeds": escape(str(content.data["seeds"])),
         "measured on": item_list(environments([content])),
@@ -185,16 +189,14 @@ def one_scale(content: Content) -> str:
 """
 
 
-def verdicts(contents: Sequence[Content]) -> str:
-    """All claims, each with a way to its section."""
+def all_claims(contents: Sequence[Content]) -> str:
+    """Every claim, with a way to its section, if there is one."""
     rows = []
-    for content in contents:
-        part = "" if content.part is None else f' <span class="whole">({escape(content.part)})</span>'
-        link = f'<a href="#{content.key}">{escape(content.experiment.name)}</a>'
-        rows += [
-            {"experiment": link, "scale": escape(content.scale) + part, **claim_cells(claim)}
-            for claim in content.claims
-        ]
+    for verdict in verdicts(contents):
+        part = "" if verdict.part is None else f' <span class="whole">({escape(verdict.part)})</span>'
+        name = escape(verdict.experiment)
+        link = name if verdict.key is None else f'<a href="#{verdict.key}">{name}</a>'
+        rows.append({"experiment": link, "scale": escape(verdict.scale) + part, **claim_cells(verdict.claim)})
     return claim_rows("All claims", ("experiment", "scale", *CLAIM_HEADINGS), rows)
 
 
@@ -206,7 +208,8 @@ def claims(content: Content) -> str:
 
 def claim_cells(claim: Mapping[str, str]) -> dict[str, str]:
     """A claim, escaped, its verdict as a label."""
-    found = {name: prose(claim[name]) or "&ndash;" for name in CLAIM_HEADINGS}
+    words = claim_table([claim]).rows[0]
+    found = {name: prose(word) or "&ndash;" for name, word in zip(CLAIM_HEADINGS, words, strict=True)}
     kind = "-".join(claim["verdict"].split())
     return {**found, "verdict": f'<span class="label {escape(kind)}">{found["verdict"]}</span>'}
 
@@ -332,5 +335,5 @@ def prose(text: str) -> str:
 
 
 def count_lines(contents: Sequence[Content]) -> str:
-    """How many claims hold, for each scale."""
-    return item_list([f"{scale} scale: {words}" for scale, words in counted(contents)])
+    """How many claims hold."""
+    return item_list(counted(contents))

@@ -64,7 +64,7 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     return three_panels(specs, lambda spec: titled(VARIANTS, spec))
 
 
-def claims(table: Sequence[Row]) -> list[Claim]:
+def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """Which choice fits the paper, and which serves a user."""
     found = []
     comparable = [row for row in table if row["misfit"] is not None]
@@ -93,6 +93,11 @@ def claims(table: Sequence[Row]) -> list[Claim]:
                 f"{serves['variant']}: {at_best(serves)}; {', '.join(rest)}",
                 OPEN,
             )
+        )
+    if table:
+        counts = (f"{row['variant']}: {row['rises']:.0f}" for row in table)
+        found.append(
+            Claim("rho_0, rho_max: in how many iterations Phi rises", "not always descent", "; ".join(counts), OPEN)
         )
     return found
 

@@ -18,6 +18,7 @@ from ipdlam.experiments.contents import (
     load_contents,
     missing,
     plural,
+    verdicts,
 )
 from ipdlam.experiments.page import TITLE
 from ipdlam.experiments.tables import Table, claim_table, markdown
@@ -52,10 +53,9 @@ def write_report(folder: Path, output: Path) -> tuple[list[Content], Path]:
 def verdict_markdown(contents: Sequence[Content]) -> str:
     """What became of each claim, as a table of Markdown."""
     rows = []
-    for content in contents:
-        scale = content.scale if content.part is None else f"{content.scale} ({content.part})"
-        for claim in content.claims:
-            rows.append((content.experiment.name, scale, *claim_table([claim]).rows[0]))
+    for verdict in verdicts(contents):
+        scale = verdict.scale if verdict.part is None else f"{verdict.scale} ({verdict.part})"
+        rows.append((verdict.experiment, scale, *claim_table([verdict.claim]).rows[0]))
     headings = ("experiment", "scale", *claim_table([]).headings)
     return markdown(plain(Table(headings, tuple(rows), (False,) * len(headings))))
 
@@ -83,7 +83,8 @@ def experiment_markdown(content: Content, base: Path) -> list[str]:
         *([markdown(plain(claim_table(content.claims)))] if content.claims else []),
         f"![{text(content.experiment.title)}, {content.scale} scale]({link})",
         markdown(plain(content.table)),
-        f"Accuracies in percent. `{content.data['command']}`; {text('; '.join(environments([content])))}.",
+        f"Accuracies in percent. `{content.data['command']}`{f' ({content.warning})' if content.warning else ''}; "
+        f"{text('; '.join(environments([content])))}.",
     ]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, START, Column, Experiment, Panel, Results, RunSpec, accuracy_row
 from ipdlam.experiments.claims import (
+    READING,
     Claim,
     Row,
     ahead,
@@ -20,6 +21,7 @@ from ipdlam.experiments.claims import (
     percent,
     reaches,
     said,
+    unmeasured,
     within_a_decade,
 )
 from ipdlam.experiments.setup import datasets, ipdlam
@@ -97,29 +99,29 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     return found
 
 
-def claims(table: Sequence[Row]) -> list[Claim]:
+def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """What the paper reads from its table, for each data set."""
-    found = []
-    for data, mine in by("data", table).items():
-        at = {row["inertia"]: row for row in mine}
-        if 0.1 in at and 0.7 in at:
-            found.append(gain(data, at[0.1], at[0.7]))
-        if 0.7 in at:
-            found += level(data, at[0.7])
-        if {0.7, 1.0, 1.1, 1.2} <= set(at):
-            found.append(breakdown(data, at))
+    found, made = [], by("data", table)
+    for data in datasets(scale):
+        at = {row["inertia"]: row for row in made.get(data, ())}
+        found += [gain(data, at), *level(data, at.get(0.7)), breakdown(data, at)]
     return found
 
 
-def gain(data: str, low: Row, high: Row) -> Claim:
+def gain(data: str, at: Mapping[float, Row]) -> Claim:
     """More inertia, a smaller Phi and a better network; both runs have the same rho at their end."""
-    paper = PRINTED.get(data, {})
-    theirs = OTHER.get(data, "")
-    return Claim(
+    claim, paper, theirs = (
         f"{data}: inertia helps. From 0.1 to 0.7 the objective falls and the test accuracy rises",
-        f"Phi {paper[0.1][0]} to {paper[0.7][0]}, test {PRINTED[theirs][0.1][2]} % to {PRINTED[theirs][0.7][2]} %"
-        if paper
-        else "",
+        PRINTED.get(data, {}),
+        PRINTED.get(OTHER.get(data, ""), {}),
+    )
+    words = paper and f"Phi {paper[0.1][0]} to {paper[0.7][0]}, test {theirs[0.1][2]} % to {theirs[0.7][2]} %"
+    if not {0.1, 0.7} <= set(at):
+        return unmeasured(claim, words or "")
+    low, high = at[0.1], at[0.7]
+    return Claim(
+        claim,
+        words or "",
         f"Phi {said(low, 'objective', number)} to {said(high, 'objective', number)} (the same iterates at rho = "
         f"{START}: {number(low['objective_reweighed'])} to {number(high['objective_reweighed'])}), test at the end "
         f"{said(low, 'test_accuracy')} to {said(high, 'test_accuracy')}, best test {at_best(low)} and "
@@ -134,7 +136,7 @@ def gain(data: str, low: Row, high: Row) -> Claim:
     )
 
 
-def level(data: str, row: Row) -> list[Claim]:
+def level(data: str, row: Row | None) -> list[Claim]:
     """The numbers at 0.7, after all iterations and at the best of them. Phi is read at either rho: the paper has none.
 
     The size of the network decides whether they can be held against the paper.
@@ -143,6 +145,14 @@ def level(data: str, row: Row) -> list[Claim]:
     if paper is None:
         return []
     objective, train, test = paper
+    after_all = (
+        f"{data}: what inertia 0.7 has after 200 iterations",
+        f"Phi {number(objective)}, training {percent(train)}, test {percent(test)} "
+        f"(as corrected; {PRINTED[data][0.7][2]} % is printed)",
+    )
+    at_best_of = (f"{data}: with inertia 0.7 some iterate has the test accuracy of the table", percent(test))
+    if row is None:
+        return [unmeasured(*after_all), unmeasured(*at_best_of, READING)]
     at_end: list[bool | None] = [
         within_a_decade(row["objective"], objective) or within_a_decade(row["objective_reweighed"], objective),
         reaches(row["train_accuracy"], train),
@@ -152,32 +162,29 @@ def level(data: str, row: Row) -> list[Claim]:
     comparable = row["hidden"] == PAPER_HIDDEN
     return [
         Claim(
-            f"{data}: what inertia 0.7 has after 200 iterations",
-            f"Phi {number(objective)}, training {percent(train)}, test {percent(test)} "
-            f"(as corrected; {PRINTED[data][0.7][2]} % is printed)",
+            *after_all,
             f"Phi {said(row, 'objective', number)} (this iterate at rho = {START}: "
             f"{number(row['objective_reweighed'])}), training {said(row, 'train_accuracy')}, test "
             f"{said(row, 'test_accuracy')}",
             judged(at_end if comparable else []),
         ),
-        Claim(
-            f"{data}: with inertia 0.7 some iterate has the test accuracy of the table",
-            percent(test),
-            at_best(row),
-            judged(at_some_time if comparable else []),
-        ),
+        Claim(*at_best_of, at_best(row), judged(at_some_time if comparable else []), READING),
     ]
 
 
-def breakdown(data: str, at: dict[float, Row]) -> Claim:
+def breakdown(data: str, at: Mapping[float, Row]) -> Claim:
     """From 1.0 on it breaks."""
+    claim = f"{data}: at inertia 1.0 the objective is far larger, above it the method diverges"
+    paper = f"1.0: Phi {PRINTED[data][1.0][0]:.0f}, 1.1: nan, 1.2: nan" if data in PRINTED else ""
+    if not {0.7, 1.0, 1.1, 1.2} <= set(at):
+        return unmeasured(claim, paper)
     usual = at[0.7]["objective"]
     broken = {value: divergence(at[value]) == "diverged" for value in (1.0, 1.1, 1.2) if at[value]["diverged"]}
     large = None if usual is None else broken.get(1.0, lower(LARGE * usual, at[1.0]["objective"]))
     words = (f"{value}: {said(at[value], 'objective', lambda phi: f'Phi {phi:.3g}')}" for value in (1.0, 1.1, 1.2))
     return Claim(
-        f"{data}: at inertia 1.0 the objective is far larger, above it the method diverges",
-        f"1.0: Phi {PRINTED[data][1.0][0]:.0f}, 1.1: nan, 1.2: nan" if data in PRINTED else "",
+        claim,
+        paper,
         f"0.7: {said(at[0.7], 'objective', lambda phi: f'Phi {phi:.3g}')}, {', '.join(words)}",
         judged([large, broken.get(1.1, False), broken.get(1.2, False)]),
     )

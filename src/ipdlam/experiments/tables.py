@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipdlam.experiments.base import Column, Experiment
-from ipdlam.experiments.claims import divergence
+from ipdlam.experiments.claims import PAPER, divergence
 
 CLAIM_HEADINGS = ("claim", "paper", "ours", "verdict")
 
@@ -23,19 +23,26 @@ class Table:
 
 def result_table(experiment: Experiment, content: Mapping[str, Any]) -> Table:
     """What was measured, one row for each run, or for all its seeds; columns that hold nothing are left out."""
-    rows = [[cell(column, row) for column in experiment.columns] for row in content["means"]]
-    kept = [place for place in range(len(experiment.columns)) if any(row[place] for row in rows)]
+    several = len({row["seeds"] for row in content["means"]}) > 1
+    columns = [*experiment.columns, *([Column("seeds", "seeds", "count")] if several else [])]
+    rows = [[cell(column, row) for column in columns] for row in content["means"]]
+    kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     return Table(
-        tuple(experiment.columns[place].heading for place in kept),
+        tuple(columns[place].heading for place in kept),
         tuple(tuple(row[place] for place in kept) for row in rows),
-        tuple(experiment.columns[place].kind != "text" for place in kept),
+        tuple(columns[place].kind != "text" for place in kept),
     )
 
 
 def claim_table(claims: Sequence[Mapping[str, str]]) -> Table:
-    """What the paper says, what was measured, and the verdict."""
-    rows = tuple(tuple(claim[heading] for heading in CLAIM_HEADINGS) for claim in claims)
+    """What is said, what was measured, and the verdict."""
+    rows = tuple((claim["claim"], said(claim), claim["ours"], claim["verdict"]) for claim in claims)
     return Table(CLAIM_HEADINGS, rows, (False,) * len(CLAIM_HEADINGS))
+
+
+def said(claim: Mapping[str, str]) -> str:
+    """The paper's words or number; where it is not the paper that says it, who does."""
+    return claim["paper"] if claim["source"] == PAPER else f"{claim['paper']} ({claim['source']})"
 
 
 def cell(column: Column, row: Mapping[str, Any]) -> str:
