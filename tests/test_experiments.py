@@ -18,7 +18,7 @@ from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, runner
 from ipdlam.experiments.base import SCALES, START, RunSpec, reweighed
-from ipdlam.experiments.make import all_runs, averaged, check, comparable, draw, make, summarise
+from ipdlam.experiments.make import all_runs, averaged, check, chosen_runs, comparable, draw, make, summarise
 from ipdlam.experiments.runner import Store
 from ipdlam.experiments.tables import markdown, result_table
 
@@ -375,6 +375,23 @@ def test_what_is_true_of_all_seeds_is_true():
     mean = averaged(rows)
     assert (mean["diverged"], mean["diverged_seeds"], mean["same_as_reverse"]) == (True, 2, False)
     assert averaged(rows[::2])["same_as_reverse"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "only", "labels"),
+    [
+        ("fig1", "DLAM", ["dlam on mnist", "dlam on fashion-mnist"]),  # not the other method called so
+        ("fig1", "zeng et al.", ["bcd on mnist", "bcd on fashion-mnist"]),
+        ("penalty", "growing to 1", ["ipdlam on mnist (inertia 0.7, proximity 1.0, penalty_max 1.0)"]),
+        ("warmup", "adam alone", ["adam on mnist (learning_rate 0.001, batch_size 512), 2 hidden layers, relu, torch"]),
+        ("fig1", "growing to 1", []),
+    ],
+)
+def test_runs_are_chosen_by_label_or_else_by_the_name_in_the_picture(name, only, labels):
+    for seeds in (1, 2):
+        found = chosen_runs(EXPERIMENTS[name], "small", seeds, only)
+        assert len(found) == seeds * len(labels)
+        assert all(spec.label.startswith(label) for spec, label in zip(found, labels, strict=False))
 
 
 def test_a_part_of_an_experiment_is_a_result(tmp_path, store):

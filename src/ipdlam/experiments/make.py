@@ -50,7 +50,7 @@ def make(
 ) -> dict[str, Any]:
     """Make what runs are missing, then what :func:`collect` makes of all there are.
 
-    With ``only`` no other runs are made than those whose label holds those words; the rows are those of all there are.
+    With ``only`` no other runs are made than those that it names; the rows are those of all there are.
     """
     wanted = chosen_runs(experiment, scale, seeds, only)
     if not wanted:
@@ -62,10 +62,27 @@ def make(
 
 
 def chosen_runs(experiment: Experiment, scale: str, seeds: int, only: str | None) -> list[RunSpec]:
-    """The runs whose label holds the words of ``only``, in any case; all of them without it."""
+    """The runs whose label holds the words of ``only``, in any case; all of them without it.
+
+    Where no label does, the names that the runs have in the picture count.
+    """
     declared = all_runs(experiment, scale, seeds)
-    words = None if only is None else re.compile(rf"(?<!\w){re.escape(only)}(?!\w)", re.IGNORECASE)
-    return [spec for spec in declared if words is None or words.search(spec.label)]
+    if only is None:
+        return declared
+    words = re.compile(rf"(?<!\w){re.escape(only)}(?!\w)", re.IGNORECASE)
+    named = {key for name, key in line_names(experiment, scale) if words.search(name)}
+    labelled = [spec for spec in declared if words.search(spec.label)]
+    return labelled or [spec for spec in declared if spec.changed(seed=0).key in named]
+
+
+def line_names(experiment: Experiment, scale: str) -> list[tuple[str, str]]:
+    """The lines of the picture, and the keys of the runs of the first seed that they show."""
+    return [
+        (name, spec.key)
+        for panel in experiment.panels(experiment.runs(scale))
+        for name, specs in panel.lines.items()
+        for spec in ([specs] if isinstance(specs, RunSpec) else specs)
+    ]
 
 
 def collect(experiment: Experiment, scale: str, seeds: int, store: Store, output: Path) -> dict[str, Any]:

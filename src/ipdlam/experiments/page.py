@@ -105,8 +105,8 @@ within one point.</dd>
 <dt>no claim</dt>
 <dd>A question that the paper leaves open: what was found, without a verdict.</dd>
 <dt>our reading</dt>
-<dd>What we take the paper to mean where it does not say it so. Readings, and what others than the paper say, are counted
-apart from its own claims.</dd>"""
+<dd>What we take the paper to mean where it does not say it so. Readings, and what others than the paper say, are
+counted apart from its own claims.</dd>"""
 
 
 def report_html(contents: Sequence[Content]) -> str:
@@ -329,8 +329,8 @@ def item_list(lines: Sequence[str]) -> str:
 
 
 def prose(text: str) -> str:
-    """Words, escaped, in which no line breaks before a percent sign or within a date or 1e-5."""
-    whole = HYPHENATED.sub(WHOLE, escape(text))
+    """Words, escaped, in which no line breaks before a percent sign or within a date, 1e-5 or --option."""
+    whole = OPTION.sub(WHOLE, HYPHENATED.sub(WHOLE, escape(text)))
     return whole.replace(" %", "&nbsp;%")
 
 
