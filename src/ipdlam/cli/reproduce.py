@@ -114,7 +114,9 @@ def reproduce(
                 return seen
 
             try:
-                count = seeds or seeds_before(output, name, scale) or (available[name] if collecting else 1)
+                count = seeds or seeds_before(output, name, scale) or available.get(name, 1)
+                if collecting:  # of a result some of whose runs are lost
+                    count = min(count, available[name])
                 if collecting:
                     content = collect(experiment, scale, count, store, output)
                 else:
@@ -160,7 +162,13 @@ def collectable(
 
 
 def seeds_before(output: Path, name: str, scale: str) -> int | None:
-    """How many seeds an experiment was made with the last time: a result with three is not replaced by one with one."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return max(1, int(json.loads((output / f"{name}-{scale}.json").read_bytes())["seeds"]))
+    """How many seeds an experiment was made with the last time: a result with three is not replaced by one with one.
+
+    A file that names more seeds than it has rows was not made by us, and does not count.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        content = json.loads((output / f"{name}-{scale}.json").read_bytes())
+        seeds = content["seeds"]
+        if isinstance(seeds, int) and 1 <= seeds <= len(content["rows"]):
+            return int(seeds)
     return None
