@@ -31,6 +31,7 @@ from ipdlam.storage import LOCK, exclusive, write_file
 from ipdlam.trainer import IPDLAM
 
 CHECKPOINT_EVERY = 20
+FINISHED = ("iterations", "diverged")  # why a run has ended that is not to go on
 GAPS = ("linear_gap", "activation_gap")
 COLUMNS = (
     *("iteration", "objective", "loss", "seconds"),
@@ -58,10 +59,17 @@ class Store:
             other = content["spec"] != spec.to_dict()
             columns = {name: content["columns"][name] for name in COLUMNS}
             check_columns(columns)
+            if not other:
+                check_end(content, columns["iteration"], spec)
             found = RunResult(spec, columns, content["stop_reason"], int(content["passes"]), content["environment"])
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path(spec)} cannot be read: {error.strerror or error}; change its permissions, or remove what "
+                "is in its place, then make it again"
+            ) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(
                 f"{self.path(spec)} is damaged ({type(error).__name__}: {error}); remove that file, then make it again"
             ) from error
@@ -97,7 +105,7 @@ class Store:
         with exclusive(self.work / f"{spec.key}{LOCK}", wait=True):
             if self.read(spec) is None:
                 history, passes = execute(spec, self.work / spec.key, callback)
-                if history.stop_reason not in ("iterations", "diverged"):
+                if history.stop_reason not in FINISHED:
                     raise KeyboardInterrupt
                 self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
                 shutil.rmtree(self.work / spec.key, ignore_errors=True)
@@ -116,6 +124,27 @@ def check_columns(columns: dict[str, Any]) -> None:
             raise ValueError(f"{name} holds something else than numbers")
         if name.endswith("accuracy") and not all(0.0 <= value <= 1.0 for value in numbers):
             raise ValueError(f"{name} is not between 0 and 1")
+
+
+def check_end(content: dict[str, Any], iterations: list[Any], spec: RunSpec) -> None:
+    """Refuse what no finished run leaves: another end, no environment, other rows than one for every iteration.
+
+    A run that diverged has fewer, and none where it did so in the first.
+    """
+    reason, where, total = content["stop_reason"], content["environment"], total_iterations(spec)
+    if reason not in FINISHED:
+        raise ValueError(f"stop_reason must be one of {', '.join(FINISHED)}, got {reason!r}")
+    if not isinstance(where, dict) or not where:
+        raise ValueError(f"environment must say where it was made, got {where!r}")
+    if iterations != list(range(1, len(iterations) + 1)):
+        raise ValueError("iteration does not count from 1 on")
+    if len(iterations) > total or (reason == "iterations" and len(iterations) < total):
+        raise ValueError(f"its columns have {len(iterations)} rows, but the run has {total} iterations")
+
+
+def total_iterations(spec: RunSpec) -> int:
+    """How many a run makes if it does not diverge, those of a second method included."""
+    return spec.iterations + (spec.then.iterations if spec.then else 0)
 
 
 def rounded(value: float | None) -> float | None:
@@ -168,8 +197,7 @@ def execute(spec: RunSpec, work: Path, callback: Callback) -> tuple[History, int
         if not in_series(work, len(history)).exists():  # the second method never waits for the first again
             Checkpoints(first, work, keep=1).save(len(history))
     second = begun(second, problem, work / "then", after=first)
-    total = spec.iterations + spec.then.iterations
-    return advance(second, total, spec.then, work / "then", callback), passes
+    return advance(second, total_iterations(spec), spec.then, work / "then", callback), passes
 
 
 def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) -> Resumable[Any]:
