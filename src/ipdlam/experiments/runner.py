@@ -7,8 +7,8 @@ import functools
 import json
 import shutil
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.problem import TRAINERS, Problem
 from ipdlam.prox import Ridge
 from ipdlam.resumable import Resumable
-from ipdlam.storage import LOCK, exclusive, write_file
+from ipdlam.storage import LOCK, NOTHING_LOST, exclusive, unwritable, write_file
 from ipdlam.trainer import IPDLAM
 
 CHECKPOINT_EVERY = 20
+GO_ON = "then the same command goes on from the checkpoint before, or anew where there is none"
 FINISHED = ("iterations", "diverged")  # why a run has ended that is not to go on
 GAPS = ("linear_gap", "activation_gap")
 COLUMNS = (
@@ -42,11 +43,19 @@ Callback = Callable[[Record], Any]
 
 
 class Store:
-    """A folder of results, ``<key>.json`` each, and of unfinished runs beside them."""
+    """A folder of results, ``<key>.json`` each, and of unfinished runs beside them.
 
-    def __init__(self, folder: Path, work: Path) -> None:
+    ``made`` is called with every result that was made here, not with those that were stored already.
+    """
+
+    def __init__(self, folder: Path, work: Path, made: Callable[[RunResult], Any] = lambda result: None) -> None:
         self.folder = folder
         self.work = work
+        self.made = made
+
+    def unwritable(self) -> str | None:
+        """Why no run can be kept, and what to do: known before hours of training."""
+        return unwritable(self.folder) or unwritable(self.work)
 
     def path(self, spec: RunSpec) -> Path:
         """Where the result of a run is."""
@@ -101,17 +110,39 @@ class Store:
         found = self.read(spec)
         if found is not None:
             return found
-        self.work.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.work / f"{spec.key}{LOCK}", wait=True):
-            if self.read(spec) is None:
-                history, passes = execute(spec, self.work / spec.key, callback)
-                if history.stop_reason not in FINISHED:
-                    raise KeyboardInterrupt
-                self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
-                shutil.rmtree(self.work / spec.key, ignore_errors=True)
+        with explained_for(f"the run {spec.label}"):
+            with explained_for(remedy="mend that, or choose another folder for results"):
+                for folder in (self.folder, self.work):
+                    folder.mkdir(parents=True, exist_ok=True)
+                lock = exclusive(self.work / f"{spec.key}{LOCK}", wait=True)
+            with lock:
+                if missing := self.read(spec) is None:
+                    history, passes = execute(spec, self.work / spec.key, callback)
+                    if history.stop_reason not in FINISHED:
+                        raise KeyboardInterrupt
+                    with explained_for(remedy=GO_ON):
+                        self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
+                    shutil.rmtree(self.work / spec.key, ignore_errors=True)
         result = self.read(spec)
         assert result is not None
+        if missing:
+            self.made(result)
         return result
+
+
+@contextmanager
+def explained_for(what: str = "", remedy: str = "") -> Iterator[None]:
+    """Say of an error of files what it means for a run, and what to do."""
+    try:
+        yield
+    except (CheckpointError, OSError) as error:
+        if isinstance(error, CheckpointError):
+            reason = str(error).removesuffix(NOTHING_LOST)  # soon it is: the process ends
+        elif error.filename is None:  # not of a file: a closed pipe
+            raise
+        else:
+            reason = f"{error.filename} cannot be used: {error.strerror}"
+        raise CheckpointError(f"{what}: {reason}" if what else f"{reason}; {remedy}") from error
 
 
 def check_columns(columns: dict[str, Any]) -> None:
@@ -195,7 +226,8 @@ def execute(spec: RunSpec, work: Path, callback: Callback) -> tuple[History, int
         if history.stop_reason != "iterations":  # it diverged or was interrupted
             return history, passes
         if not in_series(work, len(history)).exists():  # the second method never waits for the first again
-            Checkpoints(first, work, keep=1).save(len(history))
+            with explained_for(remedy=GO_ON):
+                Checkpoints(first, work, keep=1).save(len(history))
     second = begun(second, problem, work / "then", after=first)
     return advance(second, total_iterations(spec), spec.then, work / "then", callback), passes
 
@@ -204,7 +236,8 @@ def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) ->
     """The trainer at its newest checkpoint, or at its start."""
     split = problem.split
     if series(work):
-        return type(trainer).load(work, trainer.model, split.X, split.y, validation_data=split.validation)
+        with explained_for(remedy=f"remove the folder {work}, then the same command makes the run anew"):
+            return type(trainer).load(work, trainer.model, split.X, split.y, validation_data=split.validation)
     trainer.start(split.X, split.y, validation_data=split.validation, **more)
     return trainer
 
@@ -212,15 +245,20 @@ def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) ->
 def advance(trainer: Resumable[Any], iterations: int, spec: RunSpec, work: Path, callback: Callback) -> History:
     """Go on to so many iterations in all; a run that diverges ends there, and says so."""
     callbacks = [callback]
-    if spec.iterations > CHECKPOINT_EVERY:
-        callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
-    try:
-        history = trainer.go_on(Stopping(iterations, evaluate_every=spec.evaluate_every), callbacks)
-    except DivergenceError as error:
-        return error.history
-    if history.stop_reason != "iterations" and history:
-        with suppress(RuntimeError):  # half an iteration cannot be saved; the checkpoint before it can be used
-            Checkpoints(trainer, work, keep=1).save(len(history))
+    with explained_for(remedy=GO_ON):
+        if spec.iterations > CHECKPOINT_EVERY:
+            callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
+        try:
+            history = trainer.go_on(Stopping(iterations, evaluate_every=spec.evaluate_every), callbacks)
+        except DivergenceError as error:
+            return error.history
+        if history.stop_reason != "iterations" and history:
+            try:
+                Checkpoints(trainer, work, keep=1).save(len(history))
+            except CheckpointError:
+                raise
+            except RuntimeError:  # half an iteration cannot be saved; the checkpoint before it can be used
+                pass
     return history
 
 
