@@ -398,7 +398,7 @@ def test_a_folder_that_was_named_must_be_there(nowhere, monkeypatch):
     message = refusal(load, "mnist", nowhere / "absent")
     assert message.startswith(
         f"mnist cannot be searched for: data_dir (--data-dir) is {nowhere / 'absent'}, which does not exist; set it to "
-        "a folder that holds mnist/train-images-idx3-ubyte.gz and the other files, or leave it out"
+        "a folder that holds mnist/train-images-idx3-ubyte.gz and the other files, or do without it"
     )
     monkeypatch.setenv("IPDLAM_DATA", str(nowhere / "file"))
     assert f"IPDLAM_DATA is {nowhere / 'file'}, which does not exist; set it to" in refusal(load, "mnist")

@@ -194,10 +194,12 @@ def test_a_run_that_diverged_has_fewer_rows(store, rows):
 
 
 def test_divergence_at_once_is_a_result(store):
-    """As :func:`execute` leaves it."""
-    spec = TINY.without("inertia").changed(method="sgd", settings=(("learning_rate", 1e30),), iterations=9)
+    """As :func:`execute` leaves it, without a row."""
+    settings = (("learning_rate", 1e30), ("batch_size", 1))
+    spec = TINY.without("inertia").changed(method="sgd", settings=settings, iterations=9)
     result = store.make(spec, lambda record: None)
     assert result.diverged
+    assert result.columns["iteration"] == []
     assert store.read(spec) == result
 
 

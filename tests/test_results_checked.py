@@ -159,6 +159,7 @@ def test_what_is_collected_has_no_more_seeds_than_runs(results, change, no_runs)
     """Those of later seeds are lost."""
     rewrite(results / "order-smoke.json", lambda content: (content.update(seeds=3), change(content)))
     ipdlam_run("reproduce", "order", "--collect", "--output", results)
+    assert json.loads((results / "order-smoke.json").read_text())["seeds"] == 1
     assert len(load_contents(results)) == 2
 
 

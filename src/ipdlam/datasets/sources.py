@@ -143,7 +143,7 @@ def misled(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | N
             what = "is a file" if os.path.exists(place) else "does not exist"
             return (
                 f"{how} is {place}, which {what}; set it to a folder that holds {name}/{CATALOGUE[name].files[0].name}"
-                ".gz and the other files, or leave it out to search the cache and download what is not there"
+                ".gz and the other files, or do without it: the cache is searched, and what is not there downloaded"
             )
         if holds(place / name, name) or holds(place, name):
             break
