@@ -385,9 +385,40 @@ def test_a_named_data_set_has_its_names(nowhere):
 
 def test_offline_never_downloads_and_says_what_to_do(nowhere, monkeypatch):
     monkeypatch.setattr(pooch, "retrieve", lambda *arguments, **options: pytest.fail("a download"))
+    (nowhere / "given").mkdir()
     message = refusal(load, "mnist", nowhere / "given", offline=True)
     for part in (str(nowhere / "given"), str(nowhere / "cache"), "IPDLAM_DATA", "--data-dir", "--offline"):
         assert part in message
+
+
+def test_a_folder_that_was_named_must_be_there(nowhere, monkeypatch):
+    """Although the data would be found in the cache, or downloaded."""
+    monkeypatch.setattr(pooch, "retrieve", lambda *arguments, **options: pytest.fail("a download"))
+    make_folder(nowhere / "cache" / "ipdlam" / "mnist")
+    message = refusal(load, "mnist", nowhere / "absent")
+    assert message.startswith(
+        f"mnist cannot be searched for: data_dir (--data-dir) is {nowhere / 'absent'}, which does not exist; set it to "
+        "a folder that holds mnist/train-images-idx3-ubyte.gz and the other files, or do without it"
+    )
+    monkeypatch.setenv("IPDLAM_DATA", str(nowhere / "file"))
+    assert f"IPDLAM_DATA is {nowhere / 'file'}, which does not exist; set it to" in refusal(load, "mnist")
+    (nowhere / "file").write_text("")
+    assert f"IPDLAM_DATA is {nowhere / 'file'}, which is a file; set it to" in refusal(load, "mnist")
+    assert "which is a file" in datasets.listing()[1].remedy
+
+
+def test_a_folder_that_is_not_searched_need_not_be_there(nowhere, monkeypatch):
+    monkeypatch.setenv("IPDLAM_DATA", str(nowhere / "absent"))
+    assert load("digits", nowhere / "absent").source == "embedded in ipdlam"
+    assert load(make_folder(nowhere / "own"), nowhere / "absent").source == str(nowhere / "own")
+    make_folder(nowhere / "mnist")
+    assert load("mnist", nowhere).source == str(nowhere / "mnist")  # found before the variable is looked at
+
+
+def test_an_empty_folder_that_was_named_is_only_the_first_place(nowhere):
+    make_folder(nowhere / "cache" / "ipdlam" / "mnist")
+    (nowhere / "given").mkdir()
+    assert load("mnist", nowhere / "given").source == str(nowhere / "cache" / "ipdlam" / "mnist")
 
 
 def test_the_listing_says_where_or_what_to_do(nowhere):

@@ -143,6 +143,85 @@ def test_what_no_run_leaves_is_refused(store, change, words):
         store.read(TINY)
 
 
+def cut(content, rows):
+    content["columns"] = {name: values[:rows] for name, values in content["columns"].items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content.update(stop_reason=None), "stop_reason must be one of iterations, diverged, got None"),
+        (lambda content: content.update(stop_reason="interrupted"), "stop_reason must be .*, got 'interrupted'"),
+        (lambda content: content.update(stop_reason=["iterations"]), "stop_reason must be "),
+        (lambda content: content.update(environment={}), "environment must say where it was made, got {}"),
+        (lambda content: content.update(environment="here"), "environment must say where it was made, got 'here'"),
+        (lambda content: content.update(environment=None), "environment must say where it was made, got None"),
+        (lambda content: cut(content, 0), "its columns have 0 rows, but the run has 3 iterations"),
+        (lambda content: cut(content, 2), "its columns have 2 rows, but the run has 3 iterations"),
+        (lambda content: content["columns"].update(iteration=[1, 2, 4]), "iteration does not count from 1 on"),
+    ],
+)
+def test_what_no_finished_run_leaves_is_refused(store, change, words):
+    store.make(TINY, lambda record: None)
+    content = json.loads(store.path(TINY).read_text())
+    change(content)
+    store.path(TINY).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=rf"is damaged \(ValueError: {words}.*\); remove that file"):
+        store.read(TINY)
+
+
+def test_a_run_has_no_more_rows_than_iterations(store):
+    longer = store.make(TINY.changed(iterations=4), lambda record: None)
+    store.write(dataclasses.replace(longer, spec=TINY, stop_reason="diverged"))
+    with pytest.raises(CheckpointError, match="its columns have 4 rows, but the run has 3 iterations"):
+        store.read(TINY)
+
+
+def test_the_rows_of_both_methods_count(store):
+    whole = store.make(WARMED, lambda record: None)
+    store.write(dataclasses.replace(whole, columns={name: values[:3] for name, values in whole.columns.items()}))
+    with pytest.raises(CheckpointError, match="its columns have 3 rows, but the run has 10 iterations"):
+        store.read(WARMED)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_run_that_diverged_has_fewer_rows(store, rows):
+    """None where it did so in the first iteration."""
+    whole = store.make(TINY, lambda record: None)
+    columns = {name: values[:rows] for name, values in whole.columns.items()}
+    store.write(dataclasses.replace(whole, columns=columns, stop_reason="diverged"))
+    assert store.read(TINY).columns == columns
+
+
+def test_divergence_at_once_is_a_result(store):
+    """As :func:`execute` leaves it, without a row."""
+    settings = (("learning_rate", 1e30), ("batch_size", 1))
+    spec = TINY.without("inertia").changed(method="sgd", settings=settings, iterations=9)
+    result = store.make(spec, lambda record: None)
+    assert result.diverged
+    assert result.columns["iteration"] == []
+    assert store.read(spec) == result
+
+
+def test_a_file_of_a_run_that_cannot_be_read_is_named(store):
+    store.path(TINY).mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=rf"{TINY.key}.json cannot be read: Is a directory; .* make it again"):
+        store.read(TINY)
+
+
+def test_all_committed_runs_are_read():
+    store = Store(ROOT / "results" / "runs", ROOT / "results" / "unfinished")
+    declared = {
+        spec.key: spec
+        for experiment in EXPERIMENTS.values()
+        for scale in SCALES
+        for spec in all_runs(experiment, scale, 3)
+    }
+    for path in store.folder.glob("*.json"):
+        if path.stem in declared:
+            assert store.read(declared[path.stem]) is not None
+
+
 def test_a_label_says_what_a_user_would_type():
     assert TINY.changed(settings=(("ridge", 1e-5),)).label == (
         "ipdlam on digits (inertia 0.5, ridge 1e-5), 1 hidden layer, relu, paper initialisation"

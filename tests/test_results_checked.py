@@ -141,6 +141,28 @@ def test_the_file_is_checked_as_a_whole(results, change, reason):
     assert reason in refusal(results)
 
 
+def test_more_seeds_than_runs_are_refused_at_once(results, no_runs):
+    """Not after the runs of all of them have been listed."""
+    whole = snapshot(results)
+    rewrite(results / "fig1-smoke.json", lambda content: content.update(seeds=10**12))
+    message = refusal(results)
+    assert "fig1-smoke.json is refused: its seeds, 1000000000000, are more than the 6 runs that it names; " in message
+    follow(message)
+    assert snapshot(results) == whole
+    rewrite(results / "fig1-smoke.json", lambda content: content.update(seeds=10**12))
+    ipdlam_run("reproduce", "fig1", "--output", results)
+    assert snapshot(results) == whole
+
+
+@pytest.mark.parametrize("change", [lambda content: None, lambda content: content.pop("digests")])
+def test_what_is_collected_has_no_more_seeds_than_runs(results, change, no_runs):
+    """Those of later seeds are lost."""
+    rewrite(results / "order-smoke.json", lambda content: (content.update(seeds=3), change(content)))
+    ipdlam_run("reproduce", "order", "--collect", "--output", results)
+    assert json.loads((results / "order-smoke.json").read_text())["seeds"] == 1
+    assert len(load_contents(results)) == 2
+
+
 def test_what_is_refused_can_be_collected(results, no_runs):
     """Each message says how to be rid of it."""
     whole = snapshot(results)

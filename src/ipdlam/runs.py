@@ -98,8 +98,10 @@ class RunFolder:
         return folder
 
     def read_config(self) -> TrainConfig:
-        """The configuration the run was made with."""
-        return TrainConfig().changed(read_toml(self.config))
+        """The configuration the run was made with; where its folder of data is gone, they are searched for anew."""
+        config = TrainConfig().changed(read_toml(self.config))
+        gone = config.data_dir is not None and not os.path.isdir(os.path.expanduser(config.data_dir))
+        return config.changed({"data_dir": None}) if gone else config
 
     def write_config(self, config: TrainConfig) -> None:
         """All settings but the folder itself, so that the file can be fed back, from any folder, for another run."""
@@ -174,7 +176,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"output {path} cannot be made: {error.strerror or error}") from error
+        raise ConfigError(
+            f"output {path} cannot be made: {error.strerror or error}; choose another --output"
+        ) from error
 
 
 def new_path(config: TrainConfig, name: str) -> Path:

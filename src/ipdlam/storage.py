@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -21,6 +22,7 @@ LOCK = ".lock"
 TEMPORARY = ".unfinished-"
 REPLACED = ".replaced-"
 NOTHING_LOST = ". Nothing in memory is lost"
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or what a user may have of it
 
 
 def sha256(path: Path) -> str:
@@ -54,11 +56,23 @@ def explained(path: Path, size: int, comfort: str = "") -> Iterator[None]:
             reason = f"the folder {parent} does not exist (any more); make it and save again"
         elif not os.access(parent, os.W_OK):
             reason = f"the folder {parent} cannot be written to; change its permissions or save elsewhere"
-        elif shutil.disk_usage(parent).free < size:
+        elif getattr(error, "errno", None) in FULL or shutil.disk_usage(parent).free < size:
             reason = f"the disk is full: {readable(size)} are needed; make room or save elsewhere"
         else:
             reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path} was not written: {reason}{comfort}") from error
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why nothing can be written into a folder, which need not exist yet, and what to do; None if it can."""
+    place = folder
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not os.path.isdir(place):
+        return f"{place} is not a folder; move it away"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"the folder {place} cannot be written to; change its permissions"
+    return None
 
 
 def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.cli.options import with_settings
-from ipdlam.config import LARGEST_RATE, LEARNING_RATES, ConfigError, TrainConfig, blamed_on_settings, convert
+from ipdlam.config import LARGEST_RATE, LEARNING_RATES, MOST, ConfigError, TrainConfig, blamed_on_settings, convert
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,8 +110,13 @@ def compare(
         rates = learning_rates(learning_rate)
         check_integer("batch_size", 1 if rows_in_batch is None else rows_in_batch, low=1)
         check_integer("seeds", count, low=1)
+        check_integer("iterations", config.rounds, low=1)  # of nothing there is nothing to compare
         if budget is not None:
             check_number("seconds", budget, low=0.0, strict=True)
+    if config.seed + count - 1 > MOST["seed"]:
+        raise ConfigError(
+            f"seeds {count} from --seed {config.seed} on go beyond the last, {MOST['seed']}; give a lower --seed"
+        )
 
     from rich.console import Console
     from rich.progress import Progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,12 @@ from ipdlam.cli.signals import StopSignals
 from ipdlam.config import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ipdlam.experiments.base import RunResult, RunSpec
     from ipdlam.experiments.runner import Store
+    from ipdlam.history import Record
 
 
 def reproduce(
@@ -57,12 +63,12 @@ def reproduce(
       ipdlam reproduce all --scale small --collect
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ipdlam.experiments import EXPERIMENTS
     from ipdlam.experiments.base import SCALES
     from ipdlam.experiments.make import chosen_runs, collect, make
     from ipdlam.experiments.runner import Store
+    from ipdlam.storage import unwritable
 
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
@@ -74,8 +80,11 @@ def reproduce(
         raise ConfigError(f"output {output} is a file; choose a folder")
     if collecting and only is not None:
         raise ConfigError("collect makes no run, so there is nothing for only to choose; leave one of them out")
-    console = Console(highlight=False, soft_wrap=True)
     store = Store(output / "runs", output / "unfinished")
+    wrong = unwritable(output) or (None if collecting else store.unwritable())
+    if wrong is not None:
+        raise ConfigError(f"output {output} cannot be used: {wrong}, or choose another --output")
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     available: dict[str, int] = {}
     if collecting:
         available = collectable(chosen, scale, store, output, "all" in names, console.print)
@@ -91,30 +100,16 @@ def reproduce(
             if matching and name not in matching:
                 console.print(f"{name}: skipped, {only!r} is in none of its labels")
         chosen = matching or chosen[:1]  # the first one says which labels there are
-    bars = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
-    )
-    bars.disable = not console.is_terminal
     for name in chosen:
         experiment = EXPERIMENTS[name]
-        with bars as progress, StopSignals(console.print) as stop:
-            task = progress.add_task(name)
-
-            def watch(spec, place, count, task=task, name=name, progress=progress, stop=stop):  # type: ignore[no-untyped-def]
-                progress.reset(
-                    task,
-                    total=spec.iterations + (spec.then.iterations if spec.then else 0),
-                    description=f"{name} {place}/{count}: {spec.label}",
-                )
-
-                def seen(record):  # type: ignore[no-untyped-def]
-                    progress.update(task, completed=record.iteration)
-                    stop(record)
-
-                return seen
-
+        count = seeds or seeds_before(output, name, scale) or available.get(name, 1)
+        if collecting:  # of a result some of whose runs are lost
+            count = min(count, available[name])
+        with warnings.catch_warnings(), bar(console) as progress, StopSignals(console.print) as stop:
+            warnings.showwarning = lambda message, *details, **more: console.print(f"warning: {message}")
+            watch = Watch(name, count, progress, stop)
+            store.made = watch.made
             try:
-                count = seeds or seeds_before(output, name, scale) or (available[name] if collecting else 1)
                 if collecting:
                     content = collect(experiment, scale, count, store, output)
                 else:
@@ -130,6 +125,64 @@ def reproduce(
             console.print(f"  {claim['verdict']}: {claim['claim']}")
             console.print(f"    paper: {claim['paper'] or '-'}\n    ours:  {claim['ours']}")
         console.print(f"  {output / f'{name}-{scale}.json'}, {output / f'{name}-{scale}.png'}")
+
+
+def bar(console: Console) -> Progress:
+    """The bar of a run, on a terminal; where that is narrow, the name of the run is cut off, not bar and time."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    words = TextColumn(
+        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=3)
+    )
+    line = BarColumn(bar_width=None, table_column=Column(ratio=1))
+    return Progress(
+        words,
+        line,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        expand=True,
+        disable=not console.is_terminal,
+    )
+
+
+class Watch:
+    """Shows how the runs of an experiment go: a bar, and a line for every run that was made."""
+
+    def __init__(self, name: str, seeds: int, progress: Progress, stop: StopSignals) -> None:
+        self.name, self.seeds, self.progress, self.stop = name, seeds, progress, stop
+        self.title = name
+        self.task = progress.add_task(name)
+
+    def __call__(self, spec: RunSpec, place: int, count: int) -> Callable[[Record], None]:
+        """What is told of every iteration of a run, the one that comes next."""
+        from ipdlam.experiments.runner import total_iterations
+
+        seed = f", seed {spec.seed}" if self.seeds > 1 else ""
+        self.title = f"{self.name} {place}/{count}: {spec.label}{seed}"
+        self.progress.reset(self.task, total=total_iterations(spec), description=self.title)
+        return self.seen
+
+    def seen(self, record: Record) -> None:
+        self.progress.update(self.task, completed=record.iteration)
+        self.stop(record)
+
+    def made(self, result: RunResult) -> None:
+        """Print what came of a run."""
+        self.progress.console.print(f"{self.title}: {outcome(result)}")
+
+
+def outcome(result: RunResult) -> str:
+    """Time, end and test accuracy of a run."""
+    (best, at), last = result.best("validation_accuracy"), result.last("validation_accuracy")
+    seconds, rows = result.last("seconds") or 0.0, len(result.columns["iteration"])
+    found = f"{seconds:.1f} s of training"
+    if result.diverged:
+        found += f", diverged after {rows} iteration{'' if rows == 1 else 's'}"
+    if best is not None and last is not None:
+        found += f", test accuracy {100 * best:.2f} % at best (iteration {at}), {100 * last:.2f} % at last"
+    return found
 
 
 def collectable(
@@ -160,7 +213,13 @@ def collectable(
 
 
 def seeds_before(output: Path, name: str, scale: str) -> int | None:
-    """How many seeds an experiment was made with the last time: a result with three is not replaced by one with one."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return max(1, int(json.loads((output / f"{name}-{scale}.json").read_bytes())["seeds"]))
+    """How many seeds an experiment was made with the last time: a result with three is not replaced by one with one.
+
+    A file that names more seeds than it has rows was not made by us, and does not count.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        content = json.loads((output / f"{name}-{scale}.json").read_bytes())
+        seeds = content["seeds"]
+        if isinstance(seeds, int) and 1 <= seeds <= len(content["rows"]):
+            return int(seeds)
     return None

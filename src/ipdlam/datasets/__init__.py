@@ -62,9 +62,10 @@ def load(
     """A data set by name ("digits", "mnist", "fashion-mnist"), or a folder of IDX files, .npz, .csv or .tsv by path.
 
     A name is looked for in ``data_dir``, ``$IPDLAM_DATA``, the user's cache and the system's folders, and then
-    downloaded unless ``offline``, with a bar on stderr if ``progress``. ``label`` is the column of a text table that
-    holds the labels, by name or number from 0 (negative from the end); the last one if None. ``task`` says what labels
-    are: "classification", "regression", or "auto", where text and at most 100 different whole numbers are classes.
+    downloaded into the cache unless ``offline``, with a bar on stderr if ``progress``; a folder that is given and does
+    not exist is an error. ``label`` is the column of a text table that holds the labels, by name or number from 0
+    (negative from the end); the last one if None. ``task`` says what labels are: "classification", "regression", or
+    "auto", where text and at most 100 different whole numbers are classes.
     """
     if task not in tables.TASKS:
         raise ValueError(f"task must be one of {', '.join(tables.TASKS)}, got {task!r}")

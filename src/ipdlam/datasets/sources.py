@@ -101,10 +101,15 @@ def cache(name: str) -> Path:
     return Path(pooch.os_cache("ipdlam")) / name
 
 
+def given_places(data_dir: str | os.PathLike[str] | None) -> dict[str, Path]:
+    """The folders that the user has named, by how, in the order in which they are searched."""
+    named = {"data_dir (--data-dir)": data_dir, VARIABLE: os.environ.get(VARIABLE)}
+    return {how: Path(place).expanduser() for how, place in named.items() if place}
+
+
 def locations(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
     """The folders where a data set may be, in the order in which they are searched."""
-    given = [Path(place).expanduser() for place in (data_dir, os.environ.get(VARIABLE)) if place]
-    own = [folder for place in given for folder in (place / name, place)]
+    own = [folder for place in given_places(data_dir).values() for folder in (place / name, place)]
     return [*own, cache(name), *map(Path, CATALOGUE[name].folders)]
 
 
@@ -128,10 +133,30 @@ def holds(folder: Path, name: str) -> bool:
         return False
 
 
+def misled(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:
+    """Why a search goes wrong: it comes to a folder that the user has named and that is not there.
+
+    What was found elsewhere, or downloaded, which is never to such a folder, might not be what the user means.
+    """
+    for how, place in given_places(data_dir).items():
+        if not os.path.isdir(place):
+            what = "is a file" if os.path.exists(place) else "does not exist"
+            return (
+                f"{how} is {place}, which {what}; set it to a folder that holds {name}/{CATALOGUE[name].files[0].name}"
+                ".gz and the other files, or do without it: the cache is searched, and what is not there downloaded"
+            )
+        if holds(place / name, name) or holds(place, name):
+            break
+    return None
+
+
 def locate(
     name: str, data_dir: str | os.PathLike[str] | None = None, *, offline: bool = False, progress: bool = False
 ) -> Path:
     """The folder of a data set, downloaded if it is nowhere on this machine and ``offline`` does not forbid it."""
+    wrong = misled(name, data_dir)
+    if wrong is not None:
+        raise DataError(f"{name} cannot be searched for: {wrong}")
     found = find(name, data_dir)
     if found is not None:
         return found
@@ -147,6 +172,9 @@ def locate(
 
 def status(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[Path | None, str]:
     """Where a data set was found, or None and what to do."""
+    wrong = misled(name, data_dir)
+    if wrong is not None:
+        return None, wrong
     found = find(name, data_dir)
     if found is not None:
         return found, ""

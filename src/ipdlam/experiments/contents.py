@@ -139,6 +139,10 @@ def misfit(data: object, name: str, scale: str) -> str | None:
     seeds = data.get("seeds")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         return f"its seeds must be a whole number from 1 on, got {seeds!r}"
+    digests = data.get("digests")
+    # Before the runs of all these seeds are listed, which may take for ever. (One seed is no trouble: ``check`` tells.)
+    if isinstance(digests, dict) and seeds > max(1, len(digests)):
+        return f"its seeds, {seeds}, are more than the {len(digests)} runs that it names"
     return None
 
 

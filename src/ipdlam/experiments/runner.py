@@ -7,8 +7,8 @@ import functools
 import json
 import shutil
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.problem import TRAINERS, Problem
 from ipdlam.prox import Ridge
 from ipdlam.resumable import Resumable
-from ipdlam.storage import LOCK, exclusive, write_file
+from ipdlam.storage import LOCK, NOTHING_LOST, exclusive, unwritable, write_file
 from ipdlam.trainer import IPDLAM
 
 CHECKPOINT_EVERY = 20
+GO_ON = "then the same command goes on from the checkpoint before, or anew where there is none"
+FINISHED = ("iterations", "diverged")  # why a run has ended that is not to go on
 GAPS = ("linear_gap", "activation_gap")
 COLUMNS = (
     *("iteration", "objective", "loss", "seconds"),
@@ -41,11 +43,19 @@ Callback = Callable[[Record], Any]
 
 
 class Store:
-    """A folder of results, ``<key>.json`` each, and of unfinished runs beside them."""
+    """A folder of results, ``<key>.json`` each, and of unfinished runs beside them.
 
-    def __init__(self, folder: Path, work: Path) -> None:
+    ``made`` is called with every result that was made here, not with those that were stored already.
+    """
+
+    def __init__(self, folder: Path, work: Path, made: Callable[[RunResult], Any] = lambda result: None) -> None:
         self.folder = folder
         self.work = work
+        self.made = made
+
+    def unwritable(self) -> str | None:
+        """Why no run can be kept, and what to do: known before hours of training."""
+        return unwritable(self.folder) or unwritable(self.work)
 
     def path(self, spec: RunSpec) -> Path:
         """Where the result of a run is."""
@@ -58,10 +68,17 @@ class Store:
             other = content["spec"] != spec.to_dict()
             columns = {name: content["columns"][name] for name in COLUMNS}
             check_columns(columns)
+            if not other:
+                check_end(content, columns["iteration"], spec)
             found = RunResult(spec, columns, content["stop_reason"], int(content["passes"]), content["environment"])
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path(spec)} cannot be read: {error.strerror or error}; change its permissions, or remove what "
+                "is in its place, then make it again"
+            ) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(
                 f"{self.path(spec)} is damaged ({type(error).__name__}: {error}); remove that file, then make it again"
             ) from error
@@ -93,17 +110,39 @@ class Store:
         found = self.read(spec)
         if found is not None:
             return found
-        self.work.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.work / f"{spec.key}{LOCK}", wait=True):
-            if self.read(spec) is None:
-                history, passes = execute(spec, self.work / spec.key, callback)
-                if history.stop_reason not in ("iterations", "diverged"):
-                    raise KeyboardInterrupt
-                self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
-                shutil.rmtree(self.work / spec.key, ignore_errors=True)
+        with explained_for(f"the run {spec.label}"):
+            with explained_for(remedy="mend that, or choose another folder for results"):
+                for folder in (self.folder, self.work):
+                    folder.mkdir(parents=True, exist_ok=True)
+                lock = exclusive(self.work / f"{spec.key}{LOCK}", wait=True)
+            with lock:
+                if missing := self.read(spec) is None:
+                    history, passes = execute(spec, self.work / spec.key, callback)
+                    if history.stop_reason not in FINISHED:
+                        raise KeyboardInterrupt
+                    with explained_for(remedy=GO_ON):
+                        self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
+                    shutil.rmtree(self.work / spec.key, ignore_errors=True)
         result = self.read(spec)
         assert result is not None
+        if missing:
+            self.made(result)
         return result
+
+
+@contextmanager
+def explained_for(what: str = "", remedy: str = "") -> Iterator[None]:
+    """Say of an error of files what it means for a run, and what to do."""
+    try:
+        yield
+    except (CheckpointError, OSError) as error:
+        if isinstance(error, CheckpointError):
+            reason = str(error).removesuffix(NOTHING_LOST)  # soon it is: the process ends
+        elif error.filename is None:  # not of a file: a closed pipe
+            raise
+        else:
+            reason = f"{error.filename} cannot be used: {error.strerror}"
+        raise CheckpointError(f"{what}: {reason}" if what else f"{reason}; {remedy}") from error
 
 
 def check_columns(columns: dict[str, Any]) -> None:
@@ -116,6 +155,27 @@ def check_columns(columns: dict[str, Any]) -> None:
             raise ValueError(f"{name} holds something else than numbers")
         if name.endswith("accuracy") and not all(0.0 <= value <= 1.0 for value in numbers):
             raise ValueError(f"{name} is not between 0 and 1")
+
+
+def check_end(content: dict[str, Any], iterations: list[Any], spec: RunSpec) -> None:
+    """Refuse what no finished run leaves: another end, no environment, other rows than one for every iteration.
+
+    A run that diverged has fewer, and none where it did so in the first.
+    """
+    reason, where, total = content["stop_reason"], content["environment"], total_iterations(spec)
+    if reason not in FINISHED:
+        raise ValueError(f"stop_reason must be one of {', '.join(FINISHED)}, got {reason!r}")
+    if not isinstance(where, dict) or not where:
+        raise ValueError(f"environment must say where it was made, got {where!r}")
+    if iterations != list(range(1, len(iterations) + 1)):
+        raise ValueError("iteration does not count from 1 on")
+    if len(iterations) > total or (reason == "iterations" and len(iterations) < total):
+        raise ValueError(f"its columns have {len(iterations)} rows, but the run has {total} iterations")
+
+
+def total_iterations(spec: RunSpec) -> int:
+    """How many a run makes if it does not diverge, those of a second method included."""
+    return spec.iterations + (spec.then.iterations if spec.then else 0)
 
 
 def rounded(value: float | None) -> float | None:
@@ -166,17 +226,18 @@ def execute(spec: RunSpec, work: Path, callback: Callback) -> tuple[History, int
         if history.stop_reason != "iterations":  # it diverged or was interrupted
             return history, passes
         if not in_series(work, len(history)).exists():  # the second method never waits for the first again
-            Checkpoints(first, work, keep=1).save(len(history))
+            with explained_for(remedy=GO_ON):
+                Checkpoints(first, work, keep=1).save(len(history))
     second = begun(second, problem, work / "then", after=first)
-    total = spec.iterations + spec.then.iterations
-    return advance(second, total, spec.then, work / "then", callback), passes
+    return advance(second, total_iterations(spec), spec.then, work / "then", callback), passes
 
 
 def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) -> Resumable[Any]:
     """The trainer at its newest checkpoint, or at its start."""
     split = problem.split
     if series(work):
-        return type(trainer).load(work, trainer.model, split.X, split.y, validation_data=split.validation)
+        with explained_for(remedy=f"remove the folder {work}, then the same command makes the run anew"):
+            return type(trainer).load(work, trainer.model, split.X, split.y, validation_data=split.validation)
     trainer.start(split.X, split.y, validation_data=split.validation, **more)
     return trainer
 
@@ -184,15 +245,20 @@ def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) ->
 def advance(trainer: Resumable[Any], iterations: int, spec: RunSpec, work: Path, callback: Callback) -> History:
     """Go on to so many iterations in all; a run that diverges ends there, and says so."""
     callbacks = [callback]
-    if spec.iterations > CHECKPOINT_EVERY:
-        callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
-    try:
-        history = trainer.go_on(Stopping(iterations, evaluate_every=spec.evaluate_every), callbacks)
-    except DivergenceError as error:
-        return error.history
-    if history.stop_reason != "iterations" and history:
-        with suppress(RuntimeError):  # half an iteration cannot be saved; the checkpoint before it can be used
-            Checkpoints(trainer, work, keep=1).save(len(history))
+    with explained_for(remedy=GO_ON):
+        if spec.iterations > CHECKPOINT_EVERY:
+            callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
+        try:
+            history = trainer.go_on(Stopping(iterations, evaluate_every=spec.evaluate_every), callbacks)
+        except DivergenceError as error:
+            return error.history
+        if history.stop_reason != "iterations" and history:
+            try:
+                Checkpoints(trainer, work, keep=1).save(len(history))
+            except CheckpointError:
+                raise
+            except RuntimeError:  # half an iteration cannot be saved; the checkpoint before it can be used
+                pass
     return history
 
 
