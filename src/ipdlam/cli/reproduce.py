@@ -40,7 +40,10 @@ def reproduce(
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="where rows, pictures and runs go")] = Path("results"),
     only: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(metavar="TEXT", help="make only the runs whose label holds these words, such as 'inertia 0.7'"),
+        typer.Option(
+            metavar="TEXT",
+            help="make only the runs with these words in their label, or name in the picture, such as 'inertia 0.7'",
+        ),
     ] = None,
     collecting: Annotated[
         bool, typer.Option("--collect", help="make no run; work out rows and pictures from the runs there are")
