@@ -54,8 +54,8 @@ def test_an_experiment_leaves_rows_a_verdict_and_a_picture(made, name):
     content = json.loads((folder / f"{name}-smoke.json").read_text())
     assert content == json.loads(json.dumps(contents[name]))
     assert list(content["digests"]) == [row["run"] for row in content["rows"]]
-    assert content["claims"]
-    assert {claim["verdict"] for claim in content["claims"]} == {"not measured"}  # digits say nothing of the paper
+    assert content["claims"] or name == "bcd"  # whose authors have another network
+    assert {claim["verdict"] for claim in content["claims"]} <= {"not measured"}  # digits say nothing of the paper
     assert (folder / f"{name}-smoke.png").read_bytes().startswith(b"\x89PNG")
     runs = all_runs(EXPERIMENTS[name], "smoke", 1)
     assert [row["run"] for row in content["rows"]] == [spec.key for spec in runs]
@@ -428,12 +428,15 @@ def test_a_mean_is_of_what_was_measured():
 
 
 def test_claims_compare_as_many_seeds_of_each():
-    low, high = (
-        [{"run": name, "seed": seed, "x": value, "diverged": False} for seed, value in enumerate(values)]
-        for name, values in (("low", [1.0, 3.0, 8.0]), ("high", [5.0, 7.0]))
-    )
-    assert [(row["x"], row["seeds"]) for row in comparable([low, high])] == [(2.0, 2), (6.0, 2)]
-    assert [(row["x"], row["seeds"]) for row in comparable([low[2:], high])] == []  # no seed was made with both
+    def group(data, *values):
+        return [
+            {"run": "k", "data": data, "seed": seed, "x": value, "diverged": False} for seed, value in enumerate(values)
+        ]
+
+    low, high, other = group("mnist", 1.0, 3.0, 8.0), group("mnist", 5.0, 7.0), group("digits", 4.0)
+    found = [(row["x"], row["seeds"]) for row in comparable([low, high, other])]
+    assert found == [(2.0, 2), (6.0, 2), (4.0, 1)]  # other data have seeds of their own
+    assert comparable([low[2:], high]) == []  # no seed was made with both
     assert comparable([]) == []
     table = result_table(EXPERIMENTS["fig2"], {"means": [averaged(low), averaged(high)]})
     assert table.headings == ("seeds",)

@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 import ipdlam
+from ipdlam.moments import MomentSums
 from ipdlam.prox import Ridge
+from ipdlam.updates import update_W
 from problems import make_data, make_model
 
 
@@ -95,6 +97,48 @@ def test_dlam_takes_the_solution_of_minimum_norm(case, dtype):
     expected = torch.linalg.pinv(X.double(), rtol=1e-5) @ (goal - bias).double()
     tolerance = 1e-9 if dtype == torch.float64 else 2e-3
     torch.testing.assert_close(trainer.iterate().W[1].double(), expected.mT, rtol=tolerance, atol=tolerance)
+
+
+def hidden_direction(samples=4000):
+    """Two features that hardly differ, and targets that are all in their difference: float32 hides it from the Gram."""
+    torch.manual_seed(0)
+    difference = torch.randn(samples, 1)
+    A = torch.cat([torch.full((samples, 1), 5.0), 5.0 + 0.004 * difference, torch.randn(samples, 1)], dim=1)
+    weights = torch.tensor([[-100.0, 100.0, 1.0], [100.0, -100.0, 2.0]])
+    return A, weights, (A.double() @ weights.double().mT).float()
+
+
+def moments_of(Z, A):
+    sums = MomentSums(Z.shape[1], A.shape[1], Z.dtype, Z.device, name="layer 1", constant_input=False)
+    for rows in torch.arange(len(A)).split(1000):
+        sums.add(Z[rows], A[rows], None)
+    return sums.take()
+
+
+def misfit(W, Z, A):
+    return float((Z.double() - A.double() @ W.double().mT).square().sum())
+
+
+def test_a_direction_that_rounding_hides_is_not_given_up_where_it_matters():
+    A, weights, Z = hidden_direction()
+    moments = moments_of(Z, A)
+    found = update_W(moments, weights + torch.tensor([0.0, 0.0, 0.5]), weights, None, 0.0, 0.0, 1.0, None)
+    assert misfit(found, Z, A) < 1.0
+    without = moments.ZtA @ moments.AtA._inverse_on_range()
+    assert misfit(without, Z, A) > 100.0  # what the minimum norm would cost
+    new = update_W(moments, torch.zeros(2, 3), torch.zeros(2, 3), None, 0.0, 0.0, 1.0, None)
+    torch.testing.assert_close(new, without.float())  # from nothing it is better than nothing
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_update_of_the_weights_is_worse_than_none(seed):
+    """Random weights along the hidden direction: some better than nothing, some worse, none made worse."""
+    A, weights, Z = hidden_direction()
+    moments = moments_of(Z, A)
+    torch.manual_seed(seed)
+    start = weights * (2.0 * torch.rand(2, 1)) + torch.randn(2, 3)
+    found = update_W(moments, start, start, None, 0.0, 0.0, 1.0, None)
+    assert misfit(found, Z, A) <= misfit(start, Z, A) * (1.0 + 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -20,7 +20,7 @@ from ipdlam.cli import app
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, contents
-from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PAPER, PARTLY, READING, UNMEASURED
+from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PAPER, PARTLY, QUESTION, READING, UNMEASURED
 from ipdlam.experiments.contents import counted, counts, environments, load_contents, verdicts
 from ipdlam.experiments.make import make
 from ipdlam.experiments.page import LONG_TABLE, cell_kinds, header, report_html
@@ -84,7 +84,9 @@ def changed(content, **fields):
 
 def judged(content, *words):
     """A content with these verdicts."""
-    return changed(content, claims=[judged_claim(f"claim {k}", word) for k, word in enumerate(words)])
+    sources = [QUESTION if word == OPEN else PAPER for word in words]
+    named = enumerate(zip(words, sources, strict=True))
+    return changed(content, claims=[judged_claim(f"claim {k}", word, source) for k, (word, source) in named])
 
 
 def judged_claim(claim, verdict, source=PAPER):
@@ -135,7 +137,7 @@ def test_everything_that_was_measured_is_on_the_page(loaded):
     assert [content.experiment.name for content in loaded] == list(NAMES)
     for content in loaded:
         for claim in content.claims:
-            for part in claim.values():
+            for part in claim_table([claim]).rows[0]:
                 assert (
                     page.text.count(" ".join(part.split())) >= 2 or not part
                 )  # among all verdicts, and in its section
@@ -262,16 +264,28 @@ def test_a_claim_is_listed_where_it_was_measured_or_once(loaded):
     )
     found = verdicts([first, second])
     listed = [(each.scale, each.claim["claim"]) for each in found if each.experiment == loaded[0].experiment.name]
-    assert listed == [("paper", "a"), ("paper", "c"), ("small", "c"), ("small", "b")]
+    assert listed[:4] == [("paper", "a"), ("paper", "c"), ("small", "c"), ("small", "b")]
+    known = {claim.claim for scale in ("small", "paper") for claim in loaded[0].experiment.claims([], scale)}
+    assert {claim for _, claim in listed[4:]} == known  # what neither of the two speaks of
 
 
 def test_experiments_that_were_not_made_are_listed_with_their_commands(loaded):
-    found = [each for each in verdicts(loaded[:1]) if each.experiment != loaded[0].experiment.name]
-    assert {each.experiment for each in found} == set(EXPERIMENTS) - {loaded[0].experiment.name, "penalty"}
+    small = dataclasses.replace(loaded[0], scale="small")
+    found = [each for each in verdicts([small]) if each.experiment != loaded[0].experiment.name]
+    assert {each.experiment for each in found} == set(EXPERIMENTS) - {loaded[0].experiment.name}
     for each in found:
         assert each.claim["verdict"] == UNMEASURED
-        assert each.claim["ours"] == f"not run; ipdlam reproduce {each.experiment} --scale smoke"
-    assert "not run; ipdlam reproduce fig3 --scale smoke" in Page(report_html(loaded[:1])).text
+        assert each.claim["ours"] == f"not run; ipdlam reproduce {each.experiment} --scale {each.scale}"
+        assert each.scale == ("paper" if each.experiment == "bcd" else "small")  # whose authors' network is that size
+    assert "not run; ipdlam reproduce fig3 --scale small" in Page(report_html([small])).text
+    assert {each.key for each in verdicts(loaded[:1])} == {loaded[0].key}  # smoke runs would judge nothing
+
+
+def test_a_claim_that_one_scale_alone_speaks_of_is_listed(loaded):
+    content = dataclasses.replace(loaded[0], experiment=EXPERIMENTS["fig3"], scale="paper")
+    claims = [dataclasses.asdict(claim) for claim in EXPERIMENTS["fig3"].claims([], "paper")]
+    found = [each for each in verdicts([changed(content, claims=claims)]) if each.experiment == "fig3"]
+    assert {each.claim["claim"] for each in found} == {claim.claim for claim in EXPERIMENTS["fig3"].claims([], "small")}
 
 
 def test_long_tables_are_folded(loaded):
@@ -341,7 +355,9 @@ def test_the_markdown_holds_the_same(scaled):
         for claim in content.claims:
             cells = " | ".join(cell or "-" for cell in claim_table([claim]).rows[0])
             assert f"| {cells} |" in text
-            assert claim["verdict"] == UNMEASURED or f"| {content.key.replace('-', ' | ')}" in table
+            part = "" if content.part is None else f" ({content.part})"
+            start = f"| {content.experiment.name} | {content.scale}{part} |"
+            assert claim["verdict"] == UNMEASURED or f"{start} {cells} |" in table
     links = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
     assert links == [f"../{scaled.name.replace(' ', '%20')}/{content.key}.png" for content in found]
     assert "| DLAM |" in text

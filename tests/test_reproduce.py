@@ -37,7 +37,8 @@ def test_an_experiment_from_the_shell(tmp_path):
     out, err = ipdlam_run("reproduce", "fig4", "--output", tmp_path / "r")
     assert err == ""
     assert "\nFigure 4: the order of the updates\n  not measured: " in out
-    assert "\n    paper: little impact\n    ours:  best test accuracies are " in out
+    assert "\n    paper: little impact\n    ours:  of 3 orders the best test accuracies are " in out
+    assert "\n    paper: three orders (our reading)\n" in out
     assert (tmp_path / "r" / "order-smoke.png").exists()
     assert json.loads((tmp_path / "r" / "order-smoke.json").read_text())["runs"] == 3
 

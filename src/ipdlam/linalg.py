@@ -13,6 +13,7 @@ from ipdlam.errors import SolveError
 
 CACHE_LINE = 64  # bytes
 BLOCK_ELEMENTS = 1 << 18  # numbers that element-wise work takes at a time: its temporaries then fit the cache
+ROUNDING_OF_SUMS = 1e-12  # relative, of long sums in float64
 JITTERS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)  # in units of the rounding error of the matrix
 
 
@@ -58,6 +59,12 @@ def cholesky(matrix: Tensor, rounding: float, name: str) -> Tensor:
     )
 
 
+def quadratic_change(G: Tensor, residual: Tensor, step: Tensor) -> tuple[float, float]:
+    """By how much ``||Z - A X^T||^2`` grows with a step of ``X``, and the size of the terms that this is made of."""
+    curved, along = float((step @ G).mul_(step).sum()), 2.0 * float((step * residual).sum())
+    return curved - along, abs(curved) + abs(along)
+
+
 class Gram:
     """``G = A^T A`` in float64, and the solves the W update needs of it.
 
@@ -72,11 +79,18 @@ class Gram:
         self._factor: tuple[float, Tensor] | None = None
         self._pseudo_inverse: Tensor | None = None
 
-    def solve(self, B: Tensor, shift: float) -> Tensor:
-        """``X`` with ``X (G + shift I) = B``; for ``shift = 0`` the one of minimum norm, whatever the rank of ``G``."""
+    def solve(self, B: Tensor, shift: float, start: Tensor) -> Tensor:
+        """``X`` with ``X (G + shift I) = B``; for ``shift = 0`` the one of minimum norm, whatever the rank of ``G``.
+
+        The minimum norm gives up what ``X`` has along eigenvectors that rounding hides. Where that is worse than
+        ``start``, which it must not be, they matter all the same: ``X`` then keeps what ``start`` has along them.
+        """
         if shift > 0.0:
             return torch.cholesky_solve(B.mT, self._cholesky(shift)).mT
-        return B @ self._inverse_on_range()
+        X = B @ self._inverse_on_range()
+        residual = B - start @ self.matrix
+        rise, terms = quadratic_change(self.matrix, residual, X - start)
+        return start + residual @ self._inverse_on_range() if rise > ROUNDING_OF_SUMS * terms else X
 
     def shifted(self, shift: float) -> Tensor:
         """``G + shift I``."""

@@ -355,7 +355,7 @@ class DLAM(IPDLAM):
     """Deep learning alternating minimisation: :class:`IPDLAM` without inertia and without proximal terms.
 
     It has the same default ridge. ``regularizer=None`` is the DLAM of the paper, whose weights are the least-squares
-    solutions of minimum norm.
+    solutions of minimum norm, as far as rounding can tell.
     """
 
     def __init__(

@@ -42,7 +42,8 @@ def reproduce(
         Optional[str],  # noqa: UP045
         typer.Option(
             metavar="TEXT",
-            help="make only the runs with these words in their label, or name in the picture, such as 'inertia 0.7'",
+            help="make only the runs with these words, such as 'inertia 0.7', in their label, or else in their name in "
+            "the picture",
         ),
     ] = None,
     collecting: Annotated[
@@ -71,6 +72,7 @@ def reproduce(
     from ipdlam.experiments.base import SCALES
     from ipdlam.experiments.make import chosen_runs, collect, make
     from ipdlam.experiments.runner import Store
+    from ipdlam.experiments.tables import said
     from ipdlam.storage import unwritable
 
     if scale not in SCALES:
@@ -126,7 +128,7 @@ def reproduce(
         console.print(content["title"] + (made if content["runs"] < content["runs_declared"] else ""), style="bold")
         for claim in content["claims"]:
             console.print(f"  {claim['verdict']}: {claim['claim']}")
-            console.print(f"    paper: {claim['paper'] or '-'}\n    ours:  {claim['ours']}")
+            console.print(f"    paper: {said(claim) or '-'}\n    ours:  {claim['ours']}")
         console.print(f"  {output / f'{name}-{scale}.json'}, {output / f'{name}-{scale}.png'}")
 
 

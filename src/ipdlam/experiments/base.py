@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ipdlam.experiments.claims import Claim, Row
+from ipdlam.experiments.claims import CLOSE, Claim, Row
 
 SCALES = ("smoke", "small", "paper")
 START = 0.1  # rho_0 of the library, at which Phi is compared, too
@@ -213,6 +213,22 @@ def reweighed(result: RunResult, penalty: float) -> float | None:
     """
     loss, between = result.last("loss"), gaps(result)
     return None if result.diverged or loss is None or between is None else loss + 0.5 * penalty * between
+
+
+def scores(result: RunResult, column: str, last: int | None = None) -> dict[int, float]:
+    """What was evaluated, by iteration, up to the last that counts; what diverged has nothing right from then on."""
+    found = {int(k or 0): value for k, value in zip(result.columns["iteration"], result.columns[column], strict=True)}
+    if result.diverged:
+        every = result.spec.evaluate_every
+        found |= {k: 0.0 for k in range(len(found) + 1, result.spec.iterations + 1) if k % every == 0}
+    return {k: value for k, value in found.items() if value is not None and (last is None or k <= last)}
+
+
+def reached(mine: RunResult, theirs: RunResult, column: str) -> int | None:
+    """When theirs is first close to the best that mine has, if it ever is."""
+    level = mine.best(column)[0]
+    found = scores(theirs, column).items()
+    return next((k for k, value in found if level is not None and value >= level - CLOSE), None)
 
 
 OUTCOME = (

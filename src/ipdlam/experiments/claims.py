@@ -17,6 +17,7 @@ CLOSE = 0.01  # an accuracy within a point of another one, or of a printed one, 
 LEARNED = 0.2  # more than this is more than guessing among ten classes
 NOT_RUN = "not run"
 PAPER, READING = "the paper", "our reading"  # who says it; a reading goes on from what the paper says
+QUESTION = "a question of ours"
 KNOWN = "_known"  # the end of the name of a mean: how many seeds have a value, where not all do
 
 Row = Mapping[str, Any]
@@ -36,6 +37,11 @@ class Claim:
 def unmeasured(claim: str, paper: str, source: str = PAPER) -> Claim:
     """A claim for which the runs are not there."""
     return Claim(claim, paper, NOT_RUN, UNMEASURED, source)
+
+
+def question(words: str, ours: str, paper: str = "") -> Claim:
+    """Something that the paper leaves open, and what was found."""
+    return Claim(words, paper, ours, OPEN, QUESTION)
 
 
 def judged(tests: Sequence[bool | None]) -> str:
@@ -58,6 +64,12 @@ def ahead(ours: float | None, theirs: float | None, lead: float = CLEAR) -> bool
 def lower(ours: float | None, theirs: float | None) -> bool:
     """Whether a number is smaller; the end of a run that diverged has none, and is behind every other."""
     return ours is not None and (theirs is None or ours < theirs)
+
+
+def compared(better: Callable[[Any, Any], bool], mine: Row, theirs: Row, key: str) -> bool | None:
+    """Whether one run is better there than another; not known where some of the seeds only have a value."""
+    partly = any(f"{key}{KNOWN}" in row for row in (mine, theirs))
+    return None if partly else better(mine[key], theirs[key])
 
 
 def reaches(ours: float | None, printed: float) -> bool:

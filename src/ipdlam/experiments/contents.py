@@ -7,7 +7,7 @@ import json
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,20 +213,31 @@ class Verdict:
 
 def verdicts(contents: Sequence[Content]) -> list[Verdict]:
     """Every claim of every experiment, made or not. What was measured at no scale is named once, at the cheapest."""
-    cheapest = WARM_UP if contents[0].scale == WARM_UP else SHOWN_SCALES[-1]
     found: list[Verdict] = []
     for name, experiment in EXPERIMENTS.items():
         made = [content for content in contents if content.experiment.name == name]
         listed = [Verdict(name, each.scale, each.part, each.key, claim) for each in made for claim in each.claims]
         measured = [verdict for verdict in listed if verdict.claim["verdict"] != UNMEASURED]
         known = {verdict.claim["claim"] for verdict in measured}
-        once = {verdict.claim["claim"]: verdict for verdict in listed}
-        found += [*measured, *(verdict for claim, verdict in once.items() if claim not in known)]
-        if not made:
-            claims = map(dataclasses.asdict, experiment.claims([], cheapest))
-            how = f"{NOT_RUN}; {command(name, cheapest)}"
-            found += [Verdict(name, cheapest, None, None, {**claim, "ours": how}) for claim in claims]
-    return found
+        once = {verdict.claim["claim"]: verdict for verdict in listed if verdict.claim["claim"] not in known}
+        found += [*measured, *once.values(), *not_run(experiment, known | set(once))]
+    return [verdict for verdict in found if verdict.key or contents[0].scale != WARM_UP]  # which judges nothing
+
+
+def not_run(experiment: Experiment, known: Set[str]) -> list[Verdict]:
+    """The claims that no result speaks of, with what would judge them."""
+    found = {
+        claim.claim: Verdict(
+            experiment.name,
+            scale,
+            None,
+            None,
+            {**dataclasses.asdict(claim), "ours": f"{NOT_RUN}; {command(experiment.name, scale)}"},
+        )
+        for scale in SHOWN_SCALES  # the cheapest comes last
+        for claim in experiment.claims([], scale)
+    }
+    return [verdict for claim, verdict in found.items() if claim not in known]
 
 
 def counts(contents: Sequence[Content]) -> Table:
@@ -235,10 +246,9 @@ def counts(contents: Sequence[Content]) -> Table:
     What is no judgement is counted only where there is such.
     """
     found: dict[tuple[str, str], Counter[str]] = {}
-    for content in contents:
-        for claim in content.claims:
-            said_by = PAPER if claim["source"] == PAPER and claim["verdict"] != OPEN else OTHERS
-            found.setdefault((content.scale, said_by), Counter())[claim["verdict"]] += 1
+    for verdict in verdicts(contents):
+        said_by = PAPER if verdict.claim["source"] == PAPER else OTHERS
+        found.setdefault((verdict.scale, said_by), Counter())[verdict.claim["verdict"]] += 1
     everywhere = sum(found.values(), Counter())
     words = [word for word in VERDICTS if word in VERDICTS[:3] or everywhere[word]]
     order = [(scale, said_by) for scale in (*SHOWN_SCALES, WARM_UP) for said_by in (PAPER, OTHERS)]

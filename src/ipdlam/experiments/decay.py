@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ipdlam.experiments.base import (
@@ -21,14 +21,16 @@ from ipdlam.experiments.claims import (
     CLEAR,
     FAILS,
     HOLDS,
-    OPEN,
     READING,
     UNMEASURED,
     Claim,
     Row,
+    ahead,
     at_best,
     lower,
     number,
+    percent,
+    question,
     said,
     unmeasured,
 )
@@ -68,9 +70,15 @@ def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
         row = accuracy_row(spec, result, variant=title(spec))
         best, last = row["best_test_accuracy"], row["test_accuracy"]
         row["decay"] = None if best is None or last is None else best - last
+        row["first_test_accuracy"] = next(known(result.columns["validation_accuracy"]), None)
         row["gaps_at_first"], row["gaps"] = gaps(result, 1 if row["iterations"] else None), gaps(result)
         found.append(row)
     return found
+
+
+def known(values: Sequence[float | None]) -> Iterator[float]:
+    """What was evaluated."""
+    return (value for value in values if value is not None)
 
 
 def panels(specs: Sequence[RunSpec]) -> list[Panel]:
@@ -87,15 +95,17 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
         return [unmeasured(claim, paper, READING)]
     shown = at.get(CONSTANT, at[PLAIN])  # Phi grows with rho, if that does; the gaps do not
     falls = shown["decay"] is not None and lower(shown["gaps"], shown["gaps_at_first"])
+    better = falls and shown["decay"] <= CLEAR and ahead(shown["test_accuracy"], shown["first_test_accuracy"])
     found = [
         Claim(
             claim,
             paper,
             f"{shown['variant']}: from iteration 1 to {shown['iterations']:.0f} the squared gaps go from "
-            f"{number(shown['gaps_at_first'])} to {number(shown['gaps'])}; the test accuracy is {at_best(shown)} and "
+            f"{number(shown['gaps_at_first'])} to {number(shown['gaps'])}; the test accuracy is "
+            f"{percent(shown['first_test_accuracy'])} at first, {at_best(shown)} and "
             f"{said(shown, 'test_accuracy')} at the end, Phi {number(shown['objective_at_best'])} and "
             f"{said(shown, 'objective', number)}",
-            UNMEASURED if not falls else FAILS if shown["decay"] > CLEAR else HOLDS,
+            UNMEASURED if not falls else HOLDS if better else FAILS,
             READING,
         )
     ]
@@ -104,7 +114,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
         for variant, row in at.items()
     )
     if len(at) > 1:
-        found.append(Claim("What stops the decay", "", f"test accuracy at the end, {'; '.join(cures)}", OPEN))
+        found.append(question("What stops the decay", f"test accuracy at the end, {'; '.join(cures)}"))
     return found
 
 

@@ -10,7 +10,6 @@ from ipdlam.experiments.claims import (
     CLOSE,
     LEARNED,
     NOT_RUN,
-    OPEN,
     READING,
     Claim,
     Row,
@@ -18,6 +17,7 @@ from ipdlam.experiments.claims import (
     by,
     judged,
     percent,
+    question,
     said,
 )
 from ipdlam.experiments.setup import datasets
@@ -132,11 +132,9 @@ def how_deep(table: Sequence[Row], initialisation: str) -> Claim:
             if made
             else []
         )
-    return Claim(
+    return question(
         f"How many hidden layers leave more than {percent(LEARNED)} test accuracy, {initialisation} initialisation",
-        "",
         "; ".join(words) or NOT_RUN,
-        OPEN,
     )
 
 
@@ -146,11 +144,15 @@ def deepest_case(
     """Whether iPDLAM has learned something and is ahead of the better optimizer, in words and as a test."""
     cases = ((method, (method, activation, initialisation)) for method in METHODS)
     made = {method: best[case] for method, case in cases if case in best}
-    if len(made) < len(METHODS):
+    if not {"ipdlam", "sgd", "adam"} <= set(made):
         return "", None
     key = "best_test_accuracy"
     rival = max(("sgd", "adam"), key=lambda method: made[method][key] or 0.0)
-    words = ", ".join(f"{NAMES.get(method, method)} {said(made[method], key)}" for method in ("ipdlam", "dlam", rival))
+    words = ", ".join(
+        f"{NAMES.get(method, method)} {said(made[method], key)}"
+        for method in ("ipdlam", "dlam", rival)
+        if method in made
+    )
     mine = made["ipdlam"][key]
     return f"{activation}: {words}", mine is not None and mine > LEARNED and ahead(mine, made[rival][key], CLOSE)
 

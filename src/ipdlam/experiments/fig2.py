@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
-from ipdlam.experiments.claims import CLOSE, Claim, Row, alike, judged, spread, unmeasured
+from ipdlam.experiments.claims import CLOSE, UNMEASURED, Claim, Row, alike, judged, spread, unmeasured
 from ipdlam.experiments.setup import datasets, ipdlam
 
 PROXIMITIES = (0.1, 0.2, 0.3, 0.4, 1.0)
@@ -36,7 +36,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """The paper: all five behave alike."""
     claim, paper = "The algorithm is insensitive to delta", "very similar for 0.1, 0.2, 0.3, 0.4 and 1"
     if len(table) < 2:
-        return [unmeasured(claim, paper)]
+        return [unmeasured(claim, paper) if not table else Claim(claim, paper, "one proximity only", UNMEASURED)]
     keys = ("best_test_accuracy", "test_accuracy", "train_accuracy")
     best, last, train = ([row[key] for row in table] for key in keys)
     missing = [None] * (len(PROXIMITIES) - len(table))

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunResult, RunSpec, accuracy_row
+from ipdlam.experiments.base import (
+    OUTCOME,
+    Column,
+    Experiment,
+    Panel,
+    Results,
+    RunResult,
+    RunSpec,
+    accuracy_row,
+    reached,
+    scores,
+)
 from ipdlam.experiments.claims import (
     CLEAR,
     CLOSE,
@@ -14,7 +25,6 @@ from ipdlam.experiments.claims import (
     HOLDS,
     KNOWN,
     LEARNED,
-    OPEN,
     PAPER,
     READING,
     UNMEASURED,
@@ -24,9 +34,11 @@ from ipdlam.experiments.claims import (
     alike,
     at_best,
     by,
+    compared,
     judged,
     lower,
     percent,
+    question,
     reaches,
     said,
     unmeasured,
@@ -34,7 +46,9 @@ from ipdlam.experiments.claims import (
 from ipdlam.experiments.setup import datasets, ipdlam, optimizer
 from ipdlam.experiments.table1 import PAPER_HIDDEN, at_seven
 
-# Those that the paper names, in its set-up or beside its figure.
+# Those that the paper compares with in its figure, those whose rates it speaks of, and all that it names.
+COMPARED = ("sgd", "adagrad", "adadelta", "adam", "adamax")
+RATED = ("sgd", "rmsprop", "adam", "adadelta", "amsgrad", "adamax")
 OPTIMIZERS = ("sgd", "adagrad", "adadelta", "rmsprop", "adam", "amsgrad", "adamax")
 PAPER_RATE = 0.001
 RATES = {"smoke": (0.001, 0.01), "small": (0.001, 0.01, 0.05), "paper": (0.001,)}
@@ -79,15 +93,6 @@ def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
     return found
 
 
-def scores(result: RunResult, column: str, last: int | None = None) -> dict[int, float]:
-    """What was evaluated, by iteration, up to the last that counts; what diverged has nothing right from then on."""
-    found = {int(k or 0): value for k, value in zip(result.columns["iteration"], result.columns[column], strict=True)}
-    if result.diverged:
-        every = result.spec.evaluate_every
-        found |= {k: 0.0 for k in range(len(found) + 1, result.spec.iterations + 1) if k % every == 0}
-    return {k: value for k, value in found.items() if value is not None and (last is None or k <= last)}
-
-
 def smallest_lead(mine: RunResult, theirs: RunResult, column: str) -> float | None:
     """By how much mine is ahead where it is least so, among the early iterations after which both were evaluated."""
     first, second = (scores(result, column, EARLY) for result in (mine, theirs))
@@ -105,13 +110,6 @@ def stable(result: RunResult) -> int | None:
     return iterations[away[-1] + 1 if away else 0]
 
 
-def reached(mine: RunResult, theirs: RunResult, column: str) -> int | None:
-    """When theirs is first close to the best that mine has, if it ever is."""
-    level = mine.best(column)[0]
-    found = scores(theirs, column).items()
-    return next((k for k, value in found if level is not None and value >= level - CLOSE), None)
-
-
 def panels(specs: Sequence[RunSpec]) -> list[Panel]:
     """Training and test accuracy at the paper's rate, by iteration and by seconds."""
     shown = [spec for spec in specs if dict(spec.settings).get("learning_rate", PAPER_RATE) == PAPER_RATE]
@@ -125,7 +123,7 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
 
 @dataclass(frozen=True)
 class OfAll:
-    """Something that is said of iPDLAM and each of the seven optimizers."""
+    """Something that is said of iPDLAM and each of the optimizers."""
 
     claim: str
     paper: str
@@ -150,40 +148,57 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     mine = next((row for row in table if row["method"] == "ipdlam"), None)
     others = by("method", [row for row in table if row["method"] != "ipdlam"])
     at_paper = [row for rows in others.values() for row in rows if row["learning_rate"] == PAPER_RATE]
-    found = [few(mine), *comparisons(mine, at_paper, f"at rate {PAPER_RATE}", PAPER)]
+    own = Rivals([row for row in at_paper if row["method"] in COMPARED], COMPARED, f"at rate {PAPER_RATE}", PAPER)
+    found = [few(mine), *comparisons(mine, own)]
     if len(RATES[scale]) > 1:
-        several = any(len(rows) > 1 for rows in others.values())
-        best = [max(rows, key=lambda row: row["best_test_accuracy"] or 0.0) for rows in others.values()]
-        found += [*comparisons(mine, best if several else [], "each at its best rate", READING), rates_alike(others)]
+        complete = [rows for rows in others.values() if len(rows) == len(RATES[scale])]
+        best = [max(rows, key=lambda row: row["best_test_accuracy"] or 0.0) for rows in complete]
+        found += comparisons(mine, Rivals(best, OPTIMIZERS, "each at its best rate", READING))
+        found.append(rates_alike({method: rows for method, rows in others.items() if method in RATED}, RATES[scale]))
     return found
 
 
-def comparisons(mine: Row | None, rivals: Sequence[Row], rates: str, source: str) -> list[Claim]:
+@dataclass(frozen=True)
+class Rivals:
+    """Optimizers, those of ``names`` that were run, to hold iPDLAM against."""
+
+    rows: Sequence[Row]
+    names: Sequence[str]
+    rates: str
+    source: str
+
+
+def comparisons(mine: Row | None, rivals: Rivals) -> list[Claim]:
     """All that is said of iPDLAM and each of them, and how long they take, of which nothing is said."""
-    first, *rest = (of_all(each, mine, rivals, rates, source) for each in OF_ALL)
-    found = [first, most(mine, rivals, rates, source), *rest]
-    if mine is not None and rivals:
-        seconds = ", ".join(f"{row['method']} {time(row, 'level_seconds', 's')}" for row in rivals)
+    first, *rest = (of_all(each, mine, rivals) for each in OF_ALL)
+    found = [first, most(mine, rivals), *rest]
+    if mine is not None and rivals.rows:
+        seconds = ", ".join(f"{row['method']} {time(row, 'level_seconds', 's')}" for row in rivals.rows)
         ours = f"iPDLAM {time(mine, 'level_seconds', 's')}; {seconds}"
-        found.append(Claim(f"How many seconds they take to reach that test accuracy ({rates})", "", ours, OPEN))
+        found.append(question(f"How many seconds they take to reach that test accuracy ({rivals.rates})", ours))
     return found
 
 
-def of_all(said_of: OfAll, mine: Row | None, rivals: Sequence[Row], rates: str, source: str) -> Claim:
-    """Whether it is so of all seven; of those that were not run it is not known."""
-    claim = f"{said_of.claim} ({rates})"
-    if mine is None or not rivals:
-        return unmeasured(claim, said_of.paper, source)
-    missing = [None] * (len(OPTIMIZERS) - len(rivals))
-    words = ", ".join(f"{row['method']} {said_of.theirs(row)}" for row in rivals)
-    verdict = judged([*(said_of.test(mine, row) for row in rivals), *missing])
-    return Claim(claim, said_of.paper, said_of.mine(mine) + words, verdict, source)
+def of_all(said_of: OfAll, mine: Row | None, rivals: Rivals) -> Claim:
+    """Whether it is so of all of them; of those that were not run it is not known."""
+    claim = f"{said_of.claim} ({rivals.rates})"
+    if mine is None or not rivals.rows:
+        return unmeasured(claim, said_of.paper, rivals.source)
+    missing = [None] * (len(rivals.names) - len(rivals.rows))
+    words = ", ".join(f"{row['method']} {said_of.theirs(row)}" for row in rivals.rows)
+    verdict = judged([*(said_of.test(mine, row) for row in rivals.rows), *missing])
+    return Claim(claim, said_of.paper, said_of.mine(mine) + words, verdict, rivals.source)
 
 
 def led(mine: Row, row: Row) -> bool | None:
     """Whether iPDLAM was clearly ahead of a rival all the time; not known where there is nothing to compare."""
     leads = [row[f"smallest_{kind}_lead"] for kind in ("train", "test")]
     return None if None in leads else all(ahead(lead, 0.0) for lead in leads)
+
+
+def lead(row: Row, key: str) -> str:
+    """Points in words."""
+    return said(row, key, lambda value: f"{100.0 * value:+.1f}")
 
 
 def earlier(mine: Row, row: Row, key: str) -> bool | None:
@@ -205,13 +220,13 @@ OF_ALL = (
         f"In the first {EARLY} iterations iPDLAM is always better than all of them",
         'always, "both in" (the sentence breaks off)',
         led,
-        lambda mine: "its smallest lead in test accuracy, in points, is on ",
-        lambda row: said(row, "smallest_test_lead", lambda lead: f"{100.0 * lead:+.1f}"),
+        lambda mine: "its smallest lead in test accuracy (in training accuracy), in points, is on ",
+        lambda row: f"{lead(row, 'smallest_test_lead')} ({lead(row, 'smallest_train_lead')})",
     ),
     OfAll(
         "It cannot beat them on training accuracy",
         "cannot beat them",
-        lambda mine, row: not ahead(mine["train_accuracy"], row["train_accuracy"]),
+        lambda mine, row: compared(lambda ours, theirs: not ahead(ours, theirs), mine, row, "train_accuracy"),
         lambda mine: f"at the end {said(mine, 'train_accuracy')}; ",
         lambda row: said(row, "train_accuracy"),
     ),
@@ -244,39 +259,47 @@ def few(mine: Row | None) -> Claim:
     )
 
 
-def most(mine: Row | None, rivals: Sequence[Row], rates: str, source: str) -> Claim:
-    """Something that is said of more than half of the seven; what was not run may leave it open."""
-    claim = f"Its test accuracy at the end is better than that of most of them ({rates})"
-    if mine is None or not rivals:
-        return unmeasured(claim, "most", source)
-    beaten = [row for row in rivals if ahead(mine["test_accuracy"], row["test_accuracy"])]
-    others = [f"{row['method']} {said(row, 'test_accuracy')}" for row in rivals if row not in beaten]
-    half = len(OPTIMIZERS) / 2.0
+def most(mine: Row | None, rivals: Rivals) -> Claim:
+    """Something that is said of more than half of them; what was not run may leave it open."""
+    claim = f"Its test accuracy at the end is better than that of most of them ({rivals.rates})"
+    if mine is None or not rivals.rows:
+        return unmeasured(claim, "most", rivals.source)
+    found = {row["method"]: compared(ahead, mine, row, "test_accuracy") for row in rivals.rows}
+    beaten, unbeaten = ([method for method, test in found.items() if test is kind] for kind in (True, False))
+    others = [f"{row['method']} {said(row, 'test_accuracy')}" for row in rivals.rows if row["method"] not in beaten]
+    half = len(rivals.names) / 2.0
     return Claim(
         claim,
         "most",
-        f"{said(mine, 'test_accuracy')}: better than {len(beaten)} of {len(rivals)}"
-        + (f" (the paper names {len(OPTIMIZERS)})" if len(rivals) < len(OPTIMIZERS) else "")
+        f"{said(mine, 'test_accuracy')}: better than {len(beaten)} of {len(found)}"
+        + (f" ({len(rivals.names)} are meant)" if len(found) < len(rivals.names) else "")
         + (f"; not than {', '.join(others)}" if others else ""),
-        HOLDS if len(beaten) > half else FAILS if len(others) > half else UNMEASURED,
-        source,
+        HOLDS if len(beaten) > half else FAILS if len(unbeaten) > half else UNMEASURED,
+        rivals.source,
     )
 
 
-def rates_alike(others: dict[Any, list[Row]]) -> Claim:
-    """The paper tried other rates and saw nothing new."""
+def rates_alike(others: Mapping[Any, Sequence[Row]], rates: Sequence[float]) -> Claim:
+    """The paper tried other rates and saw nothing new; of a rate that was not run it is not known."""
     claim, paper = "Larger learning rates give similar results", "similar at 0.01 and 0.05"
-    best = {method: [row["best_test_accuracy"] for row in rows] for method, rows in others.items() if len(rows) > 1}
-    if not best:
+    several = {method: rows for method, rows in others.items() if len(rows) > 1}
+    if not several:
         return unmeasured(claim, paper)
-    words = (f"{method} {' / '.join(percent(value) for value in values)}" for method, values in best.items())
-    rates = " / ".join(str(row["learning_rate"]) for row in max(others.values(), key=len))
-    return Claim(
-        claim,
-        paper,
-        f"best test accuracy at {rates}: {', '.join(words)}",
-        judged([*(alike(values) for values in best.values()), *[None] * (len(OPTIMIZERS) - len(best))]),
-    )
+    words = [f"{method} {', '.join(map(at_rate, rows))}" for method, rows in several.items()]
+    tests: list[bool | None] = [
+        alike([row[key] for row in rows])
+        for rows in several.values()
+        for key in ("best_test_accuracy", "train_accuracy")
+    ]
+    made = sum(len(rows) for rows in several.values())
+    missing = [None] * (len(RATED) * len(rates) - made)
+    ours = f"best test accuracy (training accuracy at the end): {'; '.join(words)}"
+    return Claim(claim, paper, ours, judged([*tests, *missing]))
+
+
+def at_rate(row: Row) -> str:
+    """What a rate gives, in words."""
+    return f"{percent(row['best_test_accuracy'])} ({said(row, 'train_accuracy')}) at {row['learning_rate']}"
 
 
 EXPERIMENT = Experiment(

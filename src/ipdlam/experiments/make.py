@@ -175,10 +175,13 @@ def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Resu
 
 
 def comparable(groups: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Means over the seeds that all of the runs were made with: claims do not compare three seeds with one."""
-    seeds = [{row["seed"] for row in group} for group in groups]
-    common = set.intersection(*seeds) if seeds else set()
-    return [averaged([row for row in group if row["seed"] in common]) for group in groups] if common else []
+    """Means over the seeds that all runs on a data set were made with: claims do not compare three seeds with one."""
+    common: dict[str, set[int]] = {}
+    for group in groups:
+        seeds = {row["seed"] for row in group}
+        common[group[0]["data"]] = common.get(group[0]["data"], seeds) & seeds
+    shared = ([row for row in group if row["seed"] in common[row["data"]]] for group in groups)
+    return [averaged(group) for group in shared if group]
 
 
 def averaged(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -281,7 +284,9 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
             lines = {name: panel.points(name, results) for name in panel.lines}
             for name, points in lines.items():
                 number = names.index(name)
-                colour, dashes = PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
+                few = len(names) <= len(DASHES)  # lines may cover each other: dashes let all of them be seen
+                colour = PALETTE[number % len(PALETTE)]
+                dashes = DASHES[(number if few else number // len(PALETTE)) % len(DASHES)]
                 x, y = zip(*points, strict=True) if points else ((), ())
                 dots = "" if panel.across is None else "o"
                 (handles[name],) = axes.plot(

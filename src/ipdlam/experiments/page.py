@@ -174,7 +174,7 @@ def one_scale(content: Content) -> str:
     """Claims, picture, table, and how to make them again."""
     part = "" if content.part is None else f" ({content.part})"
     told = {
-        "command": f"<code>{OPTION.sub(WHOLE, escape(content.data['command']))}</code>{prose(content.warning)}",
+        "command": f"<code>{OPTION.sub(WHOLE, escape(content.data['command']))}</code> {prose(content.warning)}",
         "runs": escape(content.part or f"all {content.data['runs_declared']}"),
         "seeds": escape(str(content.data["seeds"])),
         "measured on": item_list(environments([content])),

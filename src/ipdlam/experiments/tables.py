@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipdlam.experiments.base import Column, Experiment
-from ipdlam.experiments.claims import PAPER, divergence
+from ipdlam.experiments.claims import PAPER, QUESTION, divergence
 
 CLAIM_HEADINGS = ("claim", "paper", "ours", "verdict")
 
@@ -42,7 +42,8 @@ def claim_table(claims: Sequence[Mapping[str, str]]) -> Table:
 
 def said(claim: Mapping[str, str]) -> str:
     """The paper's words or number; where it is not the paper that says it, who does."""
-    return claim["paper"] if claim["source"] == PAPER else f"{claim['paper']} ({claim['source']})"
+    own = claim["source"] in (PAPER, QUESTION)
+    return claim["paper"] if own else f"{claim['paper']} ({claim['source']})"
 
 
 def cell(column: Column, row: Mapping[str, Any]) -> str:
