@@ -119,26 +119,35 @@ def misfit(W, Z, A):
     return float((Z.double() - A.double() @ W.double().mT).square().sum())
 
 
-def test_a_direction_that_rounding_hides_is_not_given_up_where_it_matters():
+def updated(moments, W, first=False):
+    return update_W(moments, W, W, None, 0.0, 0.0, 1.0, None, first)
+
+
+def test_what_rounding_hides_is_given_up_in_the_first_update_only():
     A, weights, Z = hidden_direction()
     moments = moments_of(Z, A)
-    found = update_W(moments, weights + torch.tensor([0.0, 0.0, 0.5]), weights, None, 0.0, 0.0, 1.0, None)
-    assert misfit(found, Z, A) < 1.0
-    without = moments.ZtA @ moments.AtA._inverse_on_range()
-    assert misfit(without, Z, A) > 100.0  # what the minimum norm would cost
-    new = update_W(moments, torch.zeros(2, 3), torch.zeros(2, 3), None, 0.0, 0.0, 1.0, None)
-    torch.testing.assert_close(new, without.float())  # from nothing it is better than nothing
+    off = weights + torch.tensor([0.0, 0.0, 0.5])
+    assert misfit(updated(moments, off), Z, A) < 1.0
+    minimum = updated(moments, off, first=True)
+    assert minimum[:, :2].abs().max() < 0.01
+    assert misfit(minimum, Z, A) > 100.0  # what it would cost in every one
+    torch.testing.assert_close(updated(moments, minimum), minimum)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_feature_that_is_always_zero_has_no_weight(first):
+    A, weights, Z = hidden_direction()
+    wider = torch.cat([A, torch.zeros(len(A), 1)], dim=1)
+    found = updated(moments_of(Z, wider), torch.cat([weights, torch.ones(2, 1)], dim=1), first)
+    assert torch.all(found[:, 3].abs() < 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_update_of_the_weights_is_worse_than_none(seed):
-    """Random weights along the hidden direction: some better than nothing, some worse, none made worse."""
+def test_no_later_update_of_the_weights_is_worse_than_none(seed):
     A, weights, Z = hidden_direction()
-    moments = moments_of(Z, A)
     torch.manual_seed(seed)
     start = weights * (2.0 * torch.rand(2, 1)) + torch.randn(2, 3)
-    found = update_W(moments, start, start, None, 0.0, 0.0, 1.0, None)
-    assert misfit(found, Z, A) <= misfit(start, Z, A) * (1.0 + 1e-6)
+    assert misfit(updated(moments_of(Z, A), start), Z, A) <= misfit(start, Z, A) * (1.0 + 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

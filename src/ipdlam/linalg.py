@@ -59,12 +59,6 @@ def cholesky(matrix: Tensor, rounding: float, name: str) -> Tensor:
     )
 
 
-def quadratic_change(G: Tensor, residual: Tensor, step: Tensor) -> tuple[float, float]:
-    """By how much ``||Z - A X^T||^2`` grows with a step of ``X``, and the size of the terms that this is made of."""
-    curved, along = float((step @ G).mul_(step).sum()), 2.0 * float((step * residual).sum())
-    return curved - along, abs(curved) + abs(along)
-
-
 class Gram:
     """``G = A^T A`` in float64, and the solves the W update needs of it.
 
@@ -77,20 +71,18 @@ class Gram:
         self.rounding = rounding
         self.name = name
         self._factor: tuple[float, Tensor] | None = None
-        self._pseudo_inverse: Tensor | None = None
+        self._pseudo_inverse: tuple[Tensor, Tensor] | None = None
 
-    def solve(self, B: Tensor, shift: float, start: Tensor) -> Tensor:
+    def solve(self, B: Tensor, shift: float, known: Tensor | None = None) -> Tensor:
         """``X`` with ``X (G + shift I) = B``; for ``shift = 0`` the one of minimum norm, whatever the rank of ``G``.
 
-        The minimum norm gives up what ``X`` has along eigenvectors that rounding hides. Where that is worse than
-        ``start``, which it must not be, they matter all the same: ``X`` then keeps what ``start`` has along them.
+        Along eigenvectors that rounding hides from ``G``, the minimum norm has nothing. They may matter all the same:
+        given a ``known`` solution of an earlier system, ``X`` keeps what that has along them.
         """
         if shift > 0.0:
             return torch.cholesky_solve(B.mT, self._cholesky(shift)).mT
-        X = B @ self._inverse_on_range()
-        residual = B - start @ self.matrix
-        rise, terms = quadratic_change(self.matrix, residual, X - start)
-        return start + residual @ self._inverse_on_range() if rise > ROUNDING_OF_SUMS * terms else X
+        inverse, hidden = self._inverse_on_range()
+        return B @ inverse if known is None else B @ inverse + (known @ hidden) @ hidden.mT
 
     def shifted(self, shift: float) -> Tensor:
         """``G + shift I``."""
@@ -104,13 +96,15 @@ class Gram:
         self._factor = (shift, cholesky(self.shifted(shift), self.rounding, f"the Gram matrix of {self.name}"))
         return self._factor[1]
 
-    def _inverse_on_range(self) -> Tensor:
+    def _inverse_on_range(self) -> tuple[Tensor, Tensor]:
+        """The pseudo-inverse, and the eigenvectors that rounding hides: left out, though not of a zero eigenvalue."""
         if self._pseudo_inverse is None:
             values, vectors = torch.linalg.eigh(self.matrix)
             # Eigenvalues below the rounding error of the largest one cannot be told from zero.
             kept = values > 10.0 * self.rounding * values[-1].clamp_min(0.0)
             inverse = torch.where(kept, values, torch.inf).reciprocal()
-            self._pseudo_inverse = (vectors * inverse) @ vectors.mT
+            hidden = ~kept & (values.abs() > ROUNDING_OF_SUMS * values[-1])
+            self._pseudo_inverse = (vectors * inverse) @ vectors.mT, vectors[:, hidden]
         return self._pseudo_inverse
 
 
