@@ -472,8 +472,12 @@ def options(settings):
 
 
 def torchrun(settings, run):
-    """``ipdlam train`` in two processes, which are started again once."""
+    """``ipdlam train`` in two processes, which are started again once.
+
+    torchrun looks after them every few seconds only: one that has lost the other has the time to say so.
+    """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", "--standalone"]
+    command.append("--monitor-interval=3")
     return subprocess.Popen(
         [*command, "-m", "ipdlam", "train", *options(settings), "--output", str(run)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
