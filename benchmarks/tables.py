@@ -10,15 +10,18 @@ import argparse
 import json
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import scaling_tables
 from ipdlam.comparison import title
+from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.base import Column
-from ipdlam.experiments.claims import FAILS, HOLDS, PARTLY
-from ipdlam.experiments.report import load_contents, verdict_markdown
+from ipdlam.experiments.claims import FAILS, HOLDS, PARTLY, UNMEASURED
+from ipdlam.experiments.contents import load_contents, verdicts
+from ipdlam.experiments.report import verdict_markdown
 from ipdlam.experiments.tables import Table, cell, markdown
 
 ROOT = Path(__file__).parent.parent
@@ -151,17 +154,16 @@ def method(row: dict) -> str:
 
 
 def counts_table() -> list[str]:
-    """How the paper's claims fared, one line an experiment."""
-    lines = ["| experiment | scale | said by | holds | holds partly | does not hold |", "|---|---|---|---:|---:|---:|"]
-    for content in load_contents(ROOT / "results"):
-        for source in dict.fromkeys(claim["source"] for claim in content.claims):
-            words = [claim["verdict"] for claim in content.claims if claim["source"] == source]
-            counts = [str(words.count(verdict) or "") for verdict in (HOLDS, PARTLY, FAILS)]
-            if any(counts):
-                part = "" if content.part is None else f" ({content.part})"
-                title = content.experiment.title
-                lines.append(f"| {title} | {content.scale}{part} | {source} | {' | '.join(counts)} |")
-    return lines
+    """How claims fared, one line for each experiment, scale and who says it; questions of ours have no verdict."""
+    words = (HOLDS, PARTLY, FAILS, UNMEASURED)
+    lines = [f"| experiment | scale | said by | {' | '.join(words)} |", "|---|---|---|---:|---:|---:|---:|"]
+    found: dict[tuple[str, ...], Counter[str]] = {}
+    for verdict in verdicts(load_contents(ROOT / "results")):
+        scale = verdict.scale if verdict.part is None else f"{verdict.scale} ({verdict.part})"
+        if verdict.claim["verdict"] in words:
+            key = (EXPERIMENTS[verdict.experiment].title, scale, verdict.claim["source"])
+            found.setdefault(key, Counter())[verdict.claim["verdict"]] += 1
+    return [*lines, *(f"| {' | '.join([*key, *(str(n[word] or '') for word in words)])} |" for key, n in found.items())]
 
 
 def mean_and_spread(values: list[float], scale: float = 100.0, digits: int = 2) -> str:

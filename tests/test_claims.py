@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 def row(**fields):
     plain = {"data": "mnist", "method": "ipdlam", "diverged": False, "objective": 1.0, "best_iteration": 5}
-    plain |= {"objective_reweighed": 1.0, "iterations": 200, "rises": 150}
+    plain |= {"objective_reweighed": 1.0, "iterations": 200, "evaluated_every": 1, "rises": 150}
     accuracies = dict.fromkeys(("train_accuracy", "test_accuracy", "best_test_accuracy"), 0.9)
     return {**plain, **accuracies, "hidden": [1500, 1500], **fields}
 
@@ -79,7 +79,7 @@ def test_what_diverged_is_like_nothing():
 
 
 def leads(*rows):
-    return [claim.verdict for claim in made("fig1", *rows) if ": than DLAM" in claim.claim]
+    return [claim.verdict for claim in made("fig1", *rows) if " than DLAM" in claim.claim]
 
 
 def test_the_verdicts_of_figure_1_follow_the_rows():
@@ -232,6 +232,16 @@ def test_the_verdicts_of_the_optimizers_follow_the_rows():
     assert words("fig3", {**MINE, "train_accuracy": 0.99}, *slow)[3] == "does not hold"
 
 
+def test_of_two_that_are_first_seen_by_one_evaluation_neither_is_faster():
+    equal = [rival(name, 0.3, level_iteration=4, stable_iteration=20) for name in fig3.OPTIMIZERS]
+    lost, unknown = "does not hold", "not measured"
+    assert [words("fig3", MINE, *equal)[place] for place in (4, 6)] == [lost, lost]  # all iterations were evaluated
+    rarely = {**MINE, "evaluated_every": 2}
+    assert [words("fig3", rarely, *equal)[place] for place in (4, 6)] == [unknown, unknown]
+    never = [{**each, "level_iteration": None, "stable_iteration": None} for each in equal]
+    assert words("fig3", {**rarely, "stable_iteration": None}, *never)[4] == lost
+
+
 def test_what_some_seeds_have_is_not_known():
     slow = [{**rival(name, 0.3), "seeds": 3} for name in fig3.OPTIMIZERS]
     never = [{**each, "level_iteration": None, "level_seconds": None} for each in slow]
@@ -365,7 +375,15 @@ def test_the_time_to_a_level_is_that_of_the_first_evaluation_there():
 
 
 def test_the_verdict_on_the_decay_follows_the_rows():
-    plain = row(variant="as in the paper", decay=0.1, objective_at_best=1.0, gaps=1.0, gaps_at_first=5.0, iterations=9)
+    plain = row(
+        variant="as in the paper",
+        decay=0.1,
+        objective_at_best=1.0,
+        gaps=1.0,
+        gaps_at_first=5.0,
+        iterations=9,
+        first_iteration=2,
+    )
     plain["first_test_accuracy"] = 0.5
     assert words("decay", plain) == ["does not hold"]
     assert words("decay", {**plain, "decay": 0.001}) == ["holds"]
@@ -429,11 +447,15 @@ def test_the_penalty_that_fits_the_paper_is_named():
 def test_the_verdict_on_a_growing_penalty_follows_the_rows(growing, constant, word):
     rows = [
         row(variant=variant, level_iteration=iteration, misfit=None)
-        for variant, iteration in ((penalty.GROWING, growing), (penalty.CONSTANT, constant))
+        for variant, iteration in ((penalty.GROWING, growing), (penalty.CONSTANT, constant), (penalty.SMALL, constant))
     ]
     assert made("penalty", *rows)[0].verdict == word
-    partly = {**rows[1], "level_iteration": None, "level_iteration_known": 2}
-    assert made("penalty", rows[0], partly)[0].verdict == "not measured"
+    partly = [{**each, "level_iteration": None, "level_iteration_known": 2} for each in rows[1:]]
+    assert made("penalty", rows[0], *partly)[0].verdict == "not measured"
+    alone = made("penalty", *rows[:2])[0].verdict  # whether the growth or the small start does it is open
+    assert alone == ("holds partly" if word == "holds" else word)
+    rarely = [{**each, "evaluated_every": 2} for each in rows]
+    assert made("penalty", *rarely)[0].verdict == ("not measured" if growing == constant else word)
     assert "A penalty" not in made("penalty", rows[0])[0].claim  # nothing to hold it against
 
 

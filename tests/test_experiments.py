@@ -217,9 +217,11 @@ def test_all_committed_runs_are_read():
         for scale in SCALES
         for spec in all_runs(experiment, scale, 3)
     }
-    for path in store.folder.glob("*.json"):
-        if path.stem in declared:
-            assert store.read(declared[path.stem]) is not None
+    keys = {path.stem for path in store.folder.glob("*.json")}
+    assert keys
+    assert keys <= declared.keys()
+    for key in keys:
+        assert store.read(declared[key]) is not None
 
 
 def test_a_label_says_what_a_user_would_type():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ import ipdlam
 from ipdlam.moments import MomentSums
 from ipdlam.prox import Ridge
 from ipdlam.updates import update_W
-from problems import make_data, make_model
+from problems import assert_same_runs, make_data, make_model
 
 
 def run(trainer, X, y, steps, **data):
@@ -120,7 +122,7 @@ def misfit(W, Z, A):
 
 
 def updated(moments, W, first=False):
-    return update_W(moments, W, W, None, 0.0, 0.0, 1.0, None, first)
+    return update_W(moments, W, W, None, 0.0, 0.0, 1.0, None, None if first else W)
 
 
 def test_what_rounding_hides_is_given_up_in_the_first_update_only():
@@ -146,8 +148,35 @@ def test_a_feature_that_is_always_zero_has_no_weight(first):
 def test_no_later_update_of_the_weights_is_worse_than_none(seed):
     A, weights, Z = hidden_direction()
     torch.manual_seed(seed)
-    start = weights * (2.0 * torch.rand(2, 1)) + torch.randn(2, 3)
-    assert misfit(updated(moments_of(Z, A), start), Z, A) <= misfit(start, Z, A) * (1.0 + 1e-6)
+    start = weights + torch.tensor([0.0, 0.0, 0.1]) * torch.randn(2, 1)  # off where nothing is hidden
+    moments = moments_of(Z, A)
+    assert misfit(updated(moments, start), Z, A) <= misfit(start, Z, A) * (1.0 + 1e-6)
+    assert misfit(updated(moments, start, first=True), Z, A) > misfit(start, Z, A)
+
+
+def dlam_in_float32(steps):
+    """DLAM without a ridge at a constant penalty; rounding comes to hide directions of hidden layers that matter."""
+    digits = ipdlam.datasets.load("digits")
+    model = ipdlam.initialise(make_model([64, 40, 40, 10], dtype=torch.float32), "paper", seed=0)
+    trainer = ipdlam.DLAM(model, regularizer=None, penalty=1.0, penalty_growth=1.0)
+    trainer.start(digits.X, digits.y)
+    return trainer, [trainer.step().objective for _ in range(steps)]
+
+
+def test_phi_of_dlam_falls_although_rounding_hides_directions():
+    _, objectives = dlam_in_float32(25)
+    assert all(after < before for before, after in itertools.pairwise(objectives)), objectives
+
+
+def test_what_is_kept_is_kept_when_a_run_is_resumed(tmp_path):
+    whole, _ = dlam_in_float32(25)
+    part, _ = dlam_in_float32(12)
+    part.save(tmp_path / "half")
+    digits = ipdlam.datasets.load("digits")
+    resumed = ipdlam.DLAM.load(tmp_path / "half", part.model, digits.X, digits.y)
+    for _ in range(13):
+        resumed.step()
+    assert_same_runs(resumed, whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -38,7 +38,7 @@ def test_an_experiment_from_the_shell(tmp_path):
     assert err == ""
     assert "\nFigure 4: the order of the updates\n  not measured: " in out
     assert "\n    paper: little impact\n    ours:  of 3 orders the best test accuracies are " in out
-    assert "\n    paper: three orders (our reading)\n" in out
+    assert "are three methods (our reading)\n    paper: three orders\n" in out
     assert (tmp_path / "r" / "order-smoke.png").exists()
     assert json.loads((tmp_path / "r" / "order-smoke.json").read_text())["runs"] == 3
 

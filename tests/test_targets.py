@@ -182,7 +182,7 @@ def test_without_bias_the_weights_move_as_in_the_w_update_of_the_engine(activati
         assert N_b is None
         Z = z + change
         moments = Moments(Z.mT @ a, Gram(a.mT @ a, 1e-16, f"layer {l}"), a.sum(0), Z.sum(0), float(M))
-        new = update_W(moments, W, W, None, 0.0, M * damping, RHO, None)
+        new = update_W(moments, W, W, None, 0.0, M * damping, RHO, None, None)
         torch.testing.assert_close(N, new - W, rtol=1e-7, atol=1e-9)
 
 

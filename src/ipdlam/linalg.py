@@ -13,7 +13,7 @@ from ipdlam.errors import SolveError
 
 CACHE_LINE = 64  # bytes
 BLOCK_ELEMENTS = 1 << 18  # numbers that element-wise work takes at a time: its temporaries then fit the cache
-ROUNDING_OF_SUMS = 1e-12  # relative, of long sums in float64
+ROUNDING_OF_SUMS = 1e-12  # of float64, relative: only features that are zero in all samples have smaller eigenvalues
 JITTERS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)  # in units of the rounding error of the matrix
 
 
@@ -82,7 +82,7 @@ class Gram:
         if shift > 0.0:
             return torch.cholesky_solve(B.mT, self._cholesky(shift)).mT
         inverse, hidden = self._inverse_on_range()
-        return B @ inverse if known is None else B @ inverse + (known @ hidden) @ hidden.mT
+        return B @ inverse if known is None else B @ inverse + (known.double() @ hidden) @ hidden.mT
 
     def shifted(self, shift: float) -> Tensor:
         """``G + shift I``."""
@@ -97,7 +97,10 @@ class Gram:
         return self._factor[1]
 
     def _inverse_on_range(self) -> tuple[Tensor, Tensor]:
-        """The pseudo-inverse, and the eigenvectors that rounding hides: left out, though not of a zero eigenvalue."""
+        """The pseudo-inverse, and the eigenvectors that rounding hides.
+
+        Those are left out of the first, and are not of features that are zero in all samples.
+        """
         if self._pseudo_inverse is None:
             values, vectors = torch.linalg.eigh(self.matrix)
             # Eigenvalues below the rounding error of the largest one cannot be told from zero.

@@ -334,8 +334,9 @@ class IPDLAM(CountsIterations[Run]):
     def _solve(self, run: Run, l: int, moments: Moments, rho: float) -> None:
         beta, delta = self.settings.inertia.weights, self.settings.proximity
         W, b, b_previous = run.W[l], run.b[l], run.b_previous[l]
-        regularizer, first = self.settings.regularizers[l - 1], run.iteration == 0
-        run.W[l] = update_W(moments, W, run.W_previous[l], b, beta, delta, rho, regularizer, first)
+        regularizer = self.settings.regularizers[l - 1]
+        known = None if run.iteration == 0 else W  # at the start there are none that were solved for
+        run.W[l] = update_W(moments, W, run.W_previous[l], b, beta, delta, rho, regularizer, known)
         if b is not None and b_previous is not None:
             run.b[l] = update_b(moments, run.W[l], b, b_previous, beta, delta)
 
@@ -356,7 +357,8 @@ class DLAM(IPDLAM):
     """Deep learning alternating minimisation: :class:`IPDLAM` without inertia and without proximal terms.
 
     It has the same default ridge. ``regularizer=None`` is the DLAM of the paper, whose weights are the least-squares
-    solutions of minimum norm as far as rounding lets that be seen.
+    solutions of minimum norm as far as rounding lets that be seen. Along directions that rounding hides, the first
+    iteration after a start begins from nothing, also where the model was trained before (``continue_fit`` does not).
     """
 
     def __init__(

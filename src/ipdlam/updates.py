@@ -53,19 +53,18 @@ def update_W(
     delta: float,
     rho: float,
     regularizer: Regularizer | None,
-    first: bool = False,
+    known: Tensor | None,
 ) -> Tensor:
     """``argmin_W R(W) + (rho / 2) (||Z - A W^T - 1 b^T||^2 + delta ||W - W_hat||^2)``: line 6.
 
     Without ``R``: ``W = (C + delta W_hat) (G + delta I)^-1`` with ``G = A^T A`` and ``C = Z^T A - b (1^T A)``; for
-    ``delta = 0`` the solution of minimum norm, which after the ``first`` update keeps what ``W`` has along directions
-    that rounding hides. The quadratic part of ``R`` joins ``delta`` on the diagonal; the rest is solved for
-    iteratively.
+    ``delta = 0`` the solution of minimum norm, which keeps what ``known``, weights that were solved for before, have
+    along directions that rounding hides. The quadratic part of ``R`` joins ``delta`` on the diagonal; the rest is
+    solved for iteratively.
     """
     B = moments.ZtA.clone() if b is None else torch.addr(moments.ZtA, b.double(), moments.At1, alpha=-1.0)
     if delta > 0.0:
         B.add_(inertial_point(W.double(), W_previous.double(), beta), alpha=delta)
-    known = None if first else W.double()
     if regularizer is None:
         return moments.AtA.solve(B, delta, known).to(W.dtype)
     scale = regularizer.scale_over_penalty(rho, moments.n)

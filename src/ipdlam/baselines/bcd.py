@@ -97,7 +97,8 @@ class BCD(AlternatingBaseline):
         for l in range(len(self.network), 0, -1):
             self._visit(state, l)
             moments, W, b = run.sums[l].take(), run.W[l], run.b[l]
-            run.W[l] = update_W(moments, W, W, b, 0.0, self.proximity, 1.0, None)
+            known = None if state.iteration == 0 else W  # at the start there are none that were solved for
+            run.W[l] = update_W(moments, W, W, b, 0.0, self.proximity, 1.0, None, known)
             if b is not None:
                 run.b[l] = update_b(moments, run.W[l], b, b, 0.0, self.proximity)
         self.network.write(run.W, run.b)

@@ -72,7 +72,7 @@ def reproduce(
     from ipdlam.experiments.base import SCALES
     from ipdlam.experiments.make import chosen_runs, collect, make
     from ipdlam.experiments.runner import Store
-    from ipdlam.experiments.tables import said
+    from ipdlam.experiments.tables import attributed
     from ipdlam.storage import unwritable
 
     if scale not in SCALES:
@@ -127,8 +127,8 @@ def reproduce(
         made = f" ({content['runs']} of {content['runs_declared']} runs)"
         console.print(content["title"] + (made if content["runs"] < content["runs_declared"] else ""), style="bold")
         for claim in content["claims"]:
-            console.print(f"  {claim['verdict']}: {claim['claim']}")
-            console.print(f"    paper: {said(claim) or '-'}\n    ours:  {claim['ours']}")
+            console.print(f"  {claim['verdict']}: {attributed(claim)}")
+            console.print(f"    paper: {claim['paper'] or '-'}\n    ours:  {claim['ours']}")
         console.print(f"  {output / f'{name}-{scale}.json'}, {output / f'{name}-{scale}.png'}")
 
 

@@ -177,6 +177,7 @@ def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any
         "seed": spec.seed,
         "run": spec.key,
         "iterations": len(result.columns["iteration"]),
+        "evaluated_every": spec.evaluate_every,
         "objective": end.get("objective"),
         "objective_reweighed": reweighed(result, START),
         "rises": rises(result.columns["objective"]),

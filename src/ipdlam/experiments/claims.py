@@ -72,6 +72,16 @@ def compared(better: Callable[[Any, Any], bool], mine: Row, theirs: Row, key: st
     return None if partly else better(mine[key], theirs[key])
 
 
+def earlier(mine: Row, theirs: Row, key: str) -> bool | None:
+    """Whether one run is there in fewer iterations.
+
+    Not known where some of the seeds only are there at all, nor where both are first seen there by the same evaluation
+    and the iterations before it were not evaluated.
+    """
+    tie = mine[key] is not None and mine[key] == theirs[key]
+    return None if tie and mine["evaluated_every"] > 1 else compared(lower, mine, theirs, key)
+
+
 def reaches(ours: float | None, printed: float) -> bool:
     """Whether an accuracy is as good as a printed one."""
     return ours is not None and ours >= printed - CLOSE

@@ -36,14 +36,14 @@ def result_table(experiment: Experiment, content: Mapping[str, Any]) -> Table:
 
 def claim_table(claims: Sequence[Mapping[str, str]]) -> Table:
     """What is said, what was measured, and the verdict."""
-    rows = tuple((claim["claim"], said(claim), claim["ours"], claim["verdict"]) for claim in claims)
+    rows = tuple((attributed(claim), claim["paper"], claim["ours"], claim["verdict"]) for claim in claims)
     return Table(CLAIM_HEADINGS, rows, (False,) * len(CLAIM_HEADINGS))
 
 
-def said(claim: Mapping[str, str]) -> str:
-    """The paper's words or number; where it is not the paper that says it, who does."""
+def attributed(claim: Mapping[str, str]) -> str:
+    """The claim; where it is not the paper that says it, who does."""
     own = claim["source"] in (PAPER, QUESTION)
-    return claim["paper"] if own else f"{claim['paper']} ({claim['source']})"
+    return claim["claim"] if own else f"{claim['claim']} ({claim['source']})"
 
 
 def cell(column: Column, row: Mapping[str, Any]) -> str:
