@@ -269,7 +269,7 @@ def test_a_full_disk_at_the_end_of_a_run(tmp_path, monkeypatch):
     assert message.startswith(
         f"error: the run {spec.label}: {tmp_path / 'runs' / spec.key}.json was not written: the disk is full: "
     )
-    assert message.endswith(" kB are needed; make room or save elsewhere; " + runner.GO_ON + "\n")
+    assert message.endswith(" kB are needed; make room or save elsewhere" + runner.GO_ON + "\n")
     ipdlam_run("reproduce", "order", "--output", tmp_path)
 
 
@@ -281,7 +281,7 @@ def test_a_full_disk_at_a_checkpoint(tmp_path, monkeypatch):
         message = refused("reproduce", "order", "--output", tmp_path, code=1)
     checkpoint = tmp_path / "unfinished" / spec.key / "iteration-00000004"
     assert message.startswith(f"error: the run {spec.label}: {checkpoint} was not written: the disk is full: ")
-    assert message.endswith("make room or save elsewhere; " + runner.GO_ON + "\n")
+    assert message.endswith("make room or save elsewhere" + runner.GO_ON + "\n")
     seen = []
     runner.Store(tmp_path / "runs", tmp_path / "unfinished").make(spec, lambda record: seen.append(record.iteration))
     assert seen == [3, 4, 5, 6, 7, 8]

@@ -31,7 +31,7 @@ from ipdlam.storage import LOCK, NOTHING_LOST, exclusive, unwritable, write_file
 from ipdlam.trainer import IPDLAM
 
 CHECKPOINT_EVERY = 20
-GO_ON = "then the same command goes on from the checkpoint before, or anew where there is none"
+GO_ON = "; then the same command goes on from the checkpoint before, or anew where there is none"
 FINISHED = ("iterations", "diverged")  # why a run has ended that is not to go on
 GAPS = ("linear_gap", "activation_gap")
 COLUMNS = (
@@ -110,8 +110,8 @@ class Store:
         found = self.read(spec)
         if found is not None:
             return found
-        with explained_for(f"the run {spec.label}"):
-            with explained_for(remedy="mend that, or choose another folder for results"):
+        with framed(before=f"the run {spec.label}: "):
+            with framed(after="; mend that, or choose another folder for results"):
                 for folder in (self.folder, self.work):
                     folder.mkdir(parents=True, exist_ok=True)
                 lock = exclusive(self.work / f"{spec.key}{LOCK}", wait=True)
@@ -120,7 +120,7 @@ class Store:
                     history, passes = execute(spec, self.work / spec.key, callback)
                     if history.stop_reason not in FINISHED:
                         raise KeyboardInterrupt
-                    with explained_for(remedy=GO_ON):
+                    with framed(after=GO_ON):
                         self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
                     shutil.rmtree(self.work / spec.key, ignore_errors=True)
         result = self.read(spec)
@@ -131,8 +131,8 @@ class Store:
 
 
 @contextmanager
-def explained_for(what: str = "", remedy: str = "") -> Iterator[None]:
-    """Say of an error of files what it means for a run, and what to do."""
+def framed(before: str = "", after: str = "") -> Iterator[None]:
+    """Say of an error of files which run it stops, before it, and what to do, after it."""
     try:
         yield
     except (CheckpointError, OSError) as error:
@@ -142,7 +142,7 @@ def explained_for(what: str = "", remedy: str = "") -> Iterator[None]:
             raise
         else:
             reason = f"{error.filename} cannot be used: {error.strerror}"
-        raise CheckpointError(f"{what}: {reason}" if what else f"{reason}; {remedy}") from error
+        raise CheckpointError(f"{before}{reason}{after}") from error
 
 
 def check_columns(columns: dict[str, Any]) -> None:
@@ -226,7 +226,7 @@ def execute(spec: RunSpec, work: Path, callback: Callback) -> tuple[History, int
         if history.stop_reason != "iterations":  # it diverged or was interrupted
             return history, passes
         if not in_series(work, len(history)).exists():  # the second method never waits for the first again
-            with explained_for(remedy=GO_ON):
+            with framed(after=GO_ON):
                 Checkpoints(first, work, keep=1).save(len(history))
     second = begun(second, problem, work / "then", after=first)
     return advance(second, total_iterations(spec), spec.then, work / "then", callback), passes
@@ -236,7 +236,7 @@ def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) ->
     """The trainer at its newest checkpoint, or at its start."""
     split = problem.split
     if series(work):
-        with explained_for(remedy=f"remove the folder {work}, then the same command makes the run anew"):
+        with framed(after=f"; remove the folder {work}, then the same command makes the run anew"):
             return type(trainer).load(work, trainer.model, split.X, split.y, validation_data=split.validation)
     trainer.start(split.X, split.y, validation_data=split.validation, **more)
     return trainer
@@ -245,7 +245,7 @@ def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) ->
 def advance(trainer: Resumable[Any], iterations: int, spec: RunSpec, work: Path, callback: Callback) -> History:
     """Go on to so many iterations in all; a run that diverges ends there, and says so."""
     callbacks = [callback]
-    with explained_for(remedy=GO_ON):
+    with framed(after=GO_ON):
         if spec.iterations > CHECKPOINT_EVERY:
             callbacks.append(Checkpoints(trainer, work, every=CHECKPOINT_EVERY, keep=1))
         try:
