@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipdlam.experiments import EXPERIMENTS, fig3, penalty, table1, warmup
+from ipdlam.experiments import EXPERIMENTS, defaults, fig3, penalty, table1, warmup
 from ipdlam.experiments.base import RunResult, RunSpec, reached, rises
 from ipdlam.experiments.claims import NOT_RUN, ahead, alike, judged, lower, reaches, spread, within_a_decade
 
@@ -457,6 +457,25 @@ def test_the_verdict_on_a_growing_penalty_follows_the_rows(growing, constant, wo
     rarely = [{**each, "evaluated_every": 2} for each in rows]
     assert made("penalty", *rarely)[0].verdict == ("not measured" if growing == constant else word)
     assert "A penalty" not in made("penalty", rows[0])[0].claim  # nothing to hold it against
+
+
+def test_the_verdict_on_the_default_penalty_follows_the_rows():
+    def ends(variant, *accuracies):
+        kinds = zip(defaults.INITIALISATIONS, accuracies, strict=False)
+        return [row(variant=variant, initialisation=kind, test_accuracy=accuracy) for kind, accuracy in kinds]
+
+    default = ends(defaults.DEFAULT, 0.9, 0.8, 0.85)
+    equal = [one for variant, _ in defaults.VARIANTS[1:] for one in ends(variant, 0.99, 0.8, 0.99)]
+    assert words("defaults", *default, *equal) == ["holds"]  # at its worst it is as good
+    better = [one for variant, _ in defaults.VARIANTS[1:] for one in ends(variant, 0.81, 0.82, 0.83)]
+    assert words("defaults", *default, *better) == ["does not hold"]
+    assert words("defaults", *default, *better[:3], *equal[3:]) == ["holds partly"]
+    assert words("defaults", *default, *equal[:4]) == ["holds partly"]  # what was not run is not known
+    assert words("defaults", *default[:2], *equal) == []
+    broken = [diverged(one) for one in better]
+    assert words("defaults", *default, *broken) == ["holds"]
+    (claim,) = made("defaults", *default, *equal)
+    assert "0.1, growing (default): 80.0 % at the least (paper 90.0 %, he 80.0 %, torch 85.0 %)" in claim.ours
 
 
 @pytest.mark.parametrize(("made", "passes"), [(2, 6), (3, 9), (5, 11)])

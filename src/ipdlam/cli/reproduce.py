@@ -27,7 +27,8 @@ def reproduce(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="EXPERIMENT...", help="table1, fig1 to fig4, order, decay, penalty, warmup, deep, bcd, or all"
+            metavar="EXPERIMENT...",
+            help="table1, fig1 to fig4, order, decay, penalty, defaults, warmup, deep, bcd, or all",
         ),
     ],
     scale: Annotated[
