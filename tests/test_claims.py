@@ -175,6 +175,12 @@ def test_the_verdicts_of_table_1_follow_the_rows():
     assert words("table1", low, high) == ["holds"]  # a narrower network has no numbers in the paper
     calm = [row(inertia=value, objective=0.1) for value in (1.0, 1.1, 1.2)]
     assert at_paper_size(low, high, *calm)[3] == "does not hold"
+    high_up = [row(inertia=value, objective=1e9) for value in (1.0, 1.1, 1.2)]
+    assert at_paper_size(low, high, *high_up)[3] == "holds partly"  # they still know what they have learned
+    guessing = [{**each, "test_accuracy": 0.1} for each in high_up]
+    assert at_paper_size(low, high, *guessing)[3] == "holds"  # without an overflow
+    assert "1.1: Phi 1e+09, test 10.0 %" in made("table1", low, high, *guessing, scale="paper")[3].ours
+    assert at_paper_size(low, high, *({**each, "test_accuracy": 0.1} for each in calm))[3] == "does not hold"
     some = [{**each, "seeds": 3, "diverged_seeds": 1} for each in broken[1:]]
     assert at_paper_size(low, high, broken[0], *some)[3] == "holds partly"  # they do not, with two seeds of three
     assert "1.1: diverged in 1 of 3 seeds" in made("table1", low, high, broken[0], *some, scale="paper")[3].ours
