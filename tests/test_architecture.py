@@ -108,6 +108,7 @@ LAYERS = [
     "ipdlam.experiments.deep",
     "ipdlam.experiments.decay",
     "ipdlam.experiments.penalty",
+    "ipdlam.experiments.defaults",
     "ipdlam.experiments.warmup",
     "ipdlam.experiments.bcd",
     "ipdlam.experiments",
