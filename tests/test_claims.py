@@ -165,35 +165,40 @@ def test_the_verdicts_of_table_1_follow_the_rows():
     broken = [
         diverged(row(inertia=value)) if value > 1.0 else row(inertia=1.0, objective=5000.0) for value in (1.0, 1.1, 1.2)
     ]
-    assert at_paper_size(low, high, *broken) == ["holds"] * 4
+    assert at_paper_size(low, high, *broken) == ["holds"] * 5
     worse = {**high, "test_accuracy": 0.8}
-    assert at_paper_size(low, worse, *broken) == ["holds partly", "holds partly", "holds", "holds"]
+    assert at_paper_size(low, worse, *broken) == ["holds partly", "holds partly", *["holds"] * 3]
     decayed = {**worse, "train_accuracy": 0.8, "objective": 7e5}  # the best iterate says nothing of the last
     assert at_paper_size(low, decayed)[1:] == ["does not hold", "holds"]
     reweighed = {**decayed, "objective_reweighed": 0.1}  # at a small rho it has the paper's Phi
     assert at_paper_size(low, reweighed)[1:] == ["holds partly", "holds"]
     assert words("table1", low, high) == ["holds"]  # a narrower network has no numbers in the paper
-    calm = [row(inertia=value, objective=0.1) for value in (1.0, 1.1, 1.2)]
-    assert at_paper_size(low, high, *calm)[3] == "does not hold"
-    high_up = [row(inertia=value, objective=1e9) for value in (1.0, 1.1, 1.2)]
-    assert at_paper_size(low, high, *high_up)[3] == "holds partly"  # they still know what they have learned
-    guessing = [{**each, "test_accuracy": 0.1} for each in high_up]
-    assert at_paper_size(low, high, *guessing)[3] == "holds"  # without an overflow
-    assert "1.1: Phi 1e+09, test 10.0 %" in made("table1", low, high, *guessing, scale="paper")[3].ours
-    assert at_paper_size(low, high, *({**each, "test_accuracy": 0.1} for each in calm))[3] == "does not hold"
-    some = [{**each, "seeds": 3, "diverged_seeds": 1} for each in broken[1:]]
-    assert at_paper_size(low, high, broken[0], *some)[3] == "holds partly"  # they do not, with two seeds of three
-    assert "1.1: diverged in 1 of 3 seeds" in made("table1", low, high, broken[0], *some, scale="paper")[3].ours
     lost = "does not hold"
-    assert at_paper_size(low, diverged(high), *broken) == [lost, lost, "holds", "holds partly"]
+    assert at_paper_size(low, diverged(high), *broken) == [lost, lost, "holds", lost, "holds partly"]
     best = {**low, "inertia": 0.7, "objective": 3.0, "best_test_accuracy": 0.95}  # which the table does not speak of
     assert words("table1", low, best) == [lost]
     once = {**diverged(low), "seeds": 3, "diverged_seeds": 1, "objective_known": 2, "test_accuracy_known": 2}
     assert words("table1", once, high) == ["not measured"]  # the two others may have been better
-    calm = row(inertia=1.1, objective=0.1)
-    assert words("table1", high, calm) == [lost]  # whatever the others do, of which nothing is known
-    assert words("table1", high, broken[0], broken[1]) == ["holds partly"]
-    assert words("table1", broken[2]) == ["holds partly"]
+
+
+def test_inertia_above_one_is_judged_by_the_network_and_by_overflow_apart():
+    usual = row(inertia=0.7, objective=1.0, test_accuracy=0.9)
+    large, *over = row(inertia=1.0, objective=5000.0), *(diverged(row(inertia=value)) for value in (1.1, 1.2))
+    assert words("table1", usual, large, *over) == ["holds", "holds"]
+    calm = [row(inertia=value, objective=50.0, test_accuracy=0.9) for value in (1.0, 1.1, 1.2)]
+    assert words("table1", usual, *calm) == ["does not hold"] * 2
+    guessing = [{**each, "objective": 1e29, "test_accuracy": 0.1} for each in calm]
+    assert words("table1", usual, *guessing) == ["holds", "holds partly"]  # whatever it is, 1e29 is a number
+    poor, broken = made("table1", usual, *guessing)
+    assert poor.ours == "test at the end 0.7: 90.0 %, 1.1: 10.0 %, 1.2: 10.0 %"
+    assert broken.ours == "Phi 0.7: 1, 1.0: 1e+29, 1.1: 1e+29, 1.2: 1e+29"
+    some = [{**each, "seeds": 3, "diverged_seeds": 1, "test_accuracy_known": 2} for each in over]
+    assert words("table1", usual, large, *some) == ["not measured", "holds partly"]  # two of three do not overflow
+    assert "1.1: diverged in 1 of 3 seeds" in made("table1", usual, large, *some)[1].ours
+    assert words("table1", usual, large, over[0]) == ["holds partly"] * 2  # of 1.2 nothing is known
+    assert words("table1", usual, calm[1]) == ["does not hold"] * 2  # whatever the others do
+    assert words("table1", over[1]) == ["holds partly"]
+    assert words("table1", large) == ["not measured"]  # there is nothing to compare it with
 
 
 def test_test_accuracies_are_put_where_they_belong():
