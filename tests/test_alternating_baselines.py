@@ -137,6 +137,24 @@ def test_one_layer_of_dladmm_is_least_squares():
     assert history[-1].linear_gap[0] < 1e-12
 
 
+@pytest.mark.parametrize("dead", ["nothing to learn", "inputs of zero", "a layer that never fires"])
+def test_a_gradient_of_zero_is_no_divergence(dead):
+    model, inputs, targets = make_model().float(), X.float(), TARGETS.float()
+    model[-1] = nn.Linear(6, 2)
+    with torch.no_grad():
+        if dead == "nothing to learn":
+            targets = torch.zeros_like(targets)
+            for parameter in model.parameters():
+                parameter.zero_()
+        elif dead == "inputs of zero":
+            inputs = torch.zeros_like(inputs)
+        else:
+            model[2].bias.fill_(-50.0)
+    history = DLADMM(model).fit(inputs, targets, iterations=200)  # a curvature halved so often is zero
+    assert history.stop_reason == "iterations"
+    assert history[-1].objective <= history[0].objective
+
+
 def test_dladmm_learns_the_digits():
     data = ipdlam.datasets.load("digits")
     model = ipdlam.initialise(nn.Sequential(nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, 10)), "he", seed=0)
@@ -196,7 +214,7 @@ def test_settings_are_checked():
 
 
 @pytest.mark.parametrize("kind", [BCD, DLADMM])
-def test_integer_weights_and_determinism(kind):
+def test_two_runs_are_one(kind):
     one, other = make_model(), make_model()
     first, second = (kind(model).fit(X, Y, iterations=5) for model in (one, other))
     assert [r.objective for r in first] == [r.objective for r in second]

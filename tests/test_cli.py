@@ -31,6 +31,7 @@ from ipdlam import jobs
 from ipdlam.checkpoint import MANIFEST
 from ipdlam.cli import app
 from ipdlam.cli.display import Screen
+from ipdlam.comparison import compared_seeds
 from ipdlam.config import TrainConfig
 from ipdlam.datasets import load
 from ipdlam.history import History, Record
@@ -366,11 +367,11 @@ def test_the_limit_takes_the_first_samples(table, tmp_path):
 
 
 def test_target_score_ends_the_run(tmp_path):
-    options = ("--hidden", "20", "--iterations", "50", "--target-score", "0.6", "--output", tmp_path / "run")
+    options = ("--hidden", "20", "--iterations", "50", "--target-score", "0.8", "--output", tmp_path / "run")
     ipdlam_run("train", "digits", *options)
     scores = [record.validation_accuracy for record in records(tmp_path / "run")]
     assert len(scores) < 50
-    assert scores[-1] >= 0.6 > max(scores[:-1])
+    assert scores[-1] >= 0.8 > max(scores[:-1])
     assert summary(tmp_path / "run")["stop_reason"] == "target_score"
     before = snapshot(tmp_path / "run")
     out = ipdlam_run("train", "--resume", tmp_path / "run")[0]
@@ -820,6 +821,24 @@ def test_what_cannot_be_resumed(digits, table, tmp_path):
         ),
         (["compare", "digits", "--methods", "adam,adam"], "methods must name each method once"),
         (["compare", "digits", "--methods", ","], "methods must name each method once, got none"),
+        (
+            ["compare", "digits", "--methods", "ipdlam,adam", "--learning-rate", "ipdlam=0.5"],
+            "learning_rate names 'ipdlam', which has none; leave it out",
+        ),
+        (
+            ["compare", "digits", "--methods", "ipdlam,bcd", "--learning-rate", "0.5"],
+            "learning_rate is for the optimizers, got 0.5, and none of the methods ipdlam, bcd reads it",
+        ),
+        (
+            ["compare", "digits", "--methods", "ipdlam", "--batch-size", "7"],
+            "batch_size is for minibatch, the optimizers, got 7",
+        ),
+        (
+            ["compare", "digits", "--methods", "bcd", "--order", "increase"],
+            "order is for ipdlam, dlam, got increase, and none of the methods bcd reads it; add one that does, or",
+        ),
+        (["compare", "digits", "--methods", "dlam,bcd", "--inertia", "0.3"], "inertia is for ipdlam, minibatch, got"),
+        (["compare", "digits", "--methods", "adam", "--regularizer", "l1"], "regularizer is for ipdlam, dlam, got l1"),
         (["compare", "digits", "--learning-rate", "-1"], "learning_rate must be a finite number > 0"),
         (["compare", "digits", "--learning-rate", "fast"], "learning_rate must be a number"),
         (["compare", "digits", "--batch-size", "0"], "batch_size must be an integer >= 1"),
@@ -1185,6 +1204,33 @@ def test_one_interrupt_ends_a_comparison_with_what_there_is(table, tmp_path):
     assert "iPDLAM interrupted after 1 iterations" in out
     content = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert list(content["histories"]) == ["dlam", "ipdlam"]
+
+
+def test_means_are_of_the_seeds_that_all_methods_finished(table, tmp_path):
+    class Interrupted(ipdlam.IPDLAM):
+        runs = 0
+
+        def step(self, *, evaluate=True):
+            Interrupted.runs += not self.history
+            if Interrupted.runs == 3:
+                raise KeyboardInterrupt
+            return super().step(evaluate=evaluate)
+
+    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=Interrupted):
+        options = ("--methods", "dlam,ipdlam,adam", "--seeds", "4", "--output", tmp_path / "c")
+        out = ipdlam_run("compare", table, *SMALL, *options, code=130)[0]
+    assert "means of the seeds that all methods finished, 0, 1; ±" in out
+    content = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert (content["seeds"], content["compared_seeds"]) == (4, [0, 1])
+    assert [row["seeds"] for row in content["rows"]] == [2, 2, 2]
+    assert "dlam, seed 2" in content["histories"]  # nothing is lost
+
+
+def test_a_method_that_never_ends_an_iteration_costs_the_others_no_seed():
+    made, none = History([Record(1, 1.0, 1.0, 1.0, 0.0, (), (), 1.0, 0.1)], "iterations"), History([], "diverged")
+    assert compared_seeds({("a", 0): made, ("b", 0): none, ("a", 1): made, ("b", 1): none}) == [0, 1]
+    assert compared_seeds({("a", 0): made, ("b", 0): made, ("a", 1): made, ("b", 1): none}) == [0]
+    assert compared_seeds({("a", 5): none}) == [5]
 
 
 def test_a_network_that_does_not_fit_into_memory(tmp_path):

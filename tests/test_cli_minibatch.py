@@ -528,8 +528,14 @@ def test_ctrl_c_in_the_trial_ends_a_comparison(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--methods", "adam", "--step", "0.1"], "step is for minibatch, got 0.1, which is not among the methods adam"),
-        (["--methods", "ipdlam", "--rank", "3"], "rank is for minibatch, got 3, which is not among the methods ipdlam"),
+        (
+            ["--methods", "adam", "--step", "0.1"],
+            "step is for minibatch, got 0.1, and none of the methods adam reads",
+        ),
+        (
+            ["--methods", "ipdlam", "--rank", "3"],
+            "rank is for minibatch, got 3, and none of the methods ipdlam reads",
+        ),
         (["--rank", "0"], "rank must be an integer >= 1, got 0"),
         (["--weight-decay", "x"], "weight_decay must be a number, got 'x'"),
         (["--inertia", "0.1,0.2,0.3"], "inertia of minibatch is one number, that of the weights, got 0.1,0.2,0.3"),

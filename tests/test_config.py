@@ -235,7 +235,7 @@ def test_values_become_the_type_of_their_setting(name, text, value):
         ("loss", "hing", "loss must be one of squared, huber, .*, got 'hing'"),
         ("activation", "gelu", "activation must be one of relu, "),
         ("regularizer", "l2", "regularizer must be one of ridge, l1"),
-        ("initialisation", "xavier", "initialisation must be one of he, paper, torch"),
+        ("initialisation", "xavier", "initialisation must be one of torch, he, paper"),
         ("method", "sgd", "method must be one of ipdlam, dlam, minibatch, got 'sgd'"),
         ("dtype", "float16", "dtype must be one of float32, float64"),
         ("task", "clustering", "task must be one of auto, classification, regression"),

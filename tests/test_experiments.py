@@ -21,6 +21,7 @@ from ipdlam.experiments.base import SCALES, START, RunSpec, reweighed
 from ipdlam.experiments.make import all_runs, averaged, check, chosen_runs, comparable, draw, make, summarise
 from ipdlam.experiments.runner import Store
 from ipdlam.experiments.tables import markdown, result_table
+from ipdlam.storage import LOCK, exclusive
 
 ROOT = Path(__file__).parent.parent
 TINY = RunSpec("digits", "ipdlam", (6,), 3, (("inertia", 0.5),), limit=100)
@@ -131,6 +132,13 @@ def test_a_run_that_was_tampered_with_is_noticed(made, tmp_path):
     [
         (lambda columns: columns["objective"].pop(), "its columns have different lengths"),
         (lambda columns: columns.update(loss=["much"] * 3), "loss holds something else than numbers"),
+        (
+            lambda columns: columns.update(objective=[1.0, 0.5, float("nan")]),
+            "objective holds numbers that are not finite",
+        ),
+        (lambda columns: columns.update(objective=[1.0, 0.5, 10**400]), "objective holds numbers that no float has"),
+        (lambda columns: columns.update(loss=[1.0, 0.5, -float("inf")]), "loss holds numbers that are not finite"),
+        (lambda columns: columns.update(seconds=[1.0, 2.0, -3.0]), "seconds holds negative numbers"),
         (lambda columns: columns.update(train_accuracy=[7.5] * 3), "train_accuracy is not between 0 and 1"),
     ],
 )
@@ -153,6 +161,7 @@ def cut(content, rows):
         (lambda content: content.update(stop_reason=None), "stop_reason must be one of iterations, diverged, got None"),
         (lambda content: content.update(stop_reason="interrupted"), "stop_reason must be .*, got 'interrupted'"),
         (lambda content: content.update(stop_reason=["iterations"]), "stop_reason must be "),
+        (lambda content: content.update(passes=-7), "passes must be a whole number from 1 on, got -7"),
         (lambda content: content.update(environment={}), "environment must say where it was made, got {}"),
         (lambda content: content.update(environment="here"), "environment must say where it was made, got 'here'"),
         (lambda content: content.update(environment=None), "environment must say where it was made, got None"),
@@ -235,7 +244,7 @@ def test_a_label_says_what_a_user_would_type():
 
 def test_few_runs_are_all_drawn():
     specs = EXPERIMENTS["table1"].runs("smoke")
-    assert list(EXPERIMENTS["table1"].panels(specs[1:3])[0].lines) == ["inertia 0.2", "inertia 0.3"]
+    assert list(EXPERIMENTS["table1"].panels(specs[2:4])[0].lines) == ["inertia 0.2", "inertia 0.3"]
     assert len(EXPERIMENTS["table1"].panels(specs)[0].lines) == 7
 
 
@@ -265,6 +274,33 @@ def test_two_processes_make_a_run_once(tmp_path):
     answers = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
     assert sorted(int(out) for out, _ in answers) == [0, 60]
+
+
+def test_waiting_for_another_process_can_be_left(store):
+    looks = []
+
+    def impatient():
+        looks.append(len(looks))
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    store.work.mkdir()
+    store.waiting = impatient
+    with exclusive(store.work / f"{TINY.key}{LOCK}"), pytest.raises(KeyboardInterrupt):
+        store.make(TINY, lambda record: None)
+    assert len(looks) == 2
+    assert len(store.make(TINY, lambda record: None).columns["objective"]) == 3
+
+
+def test_checkpoints_of_a_run_that_is_stored_are_removed(store, monkeypatch):
+    """A process may die after it has written the result and before it has removed them."""
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.shutil, "rmtree", lambda path, ignore_errors: path.mkdir(exist_ok=True))
+        first = store.make(TINY, lambda record: None)
+    assert (store.work / TINY.key).exists()
+    monkeypatch.setattr(runner, "execute", None)
+    assert store.make(TINY, lambda record: None) == first
+    assert not (store.work / TINY.key).exists()
 
 
 def test_a_run_is_made_once(store, monkeypatch):
@@ -469,6 +505,9 @@ def test_what_is_true_of_all_seeds_is_true():
         ("penalty", "growing to 1", ["ipdlam on mnist (inertia 0.7, proximity 1.0, penalty_max 1.0)"]),
         ("warmup", "adam alone", ["adam on mnist (learning_rate 0.001, batch_size 512), 2 hidden layers, relu, torch"]),
         ("fig1", "growing to 1", []),
+        ("table1", "inertia 1", []),  # 1.0 and 1.2 are other numbers
+        ("table1", "inertia 0", []),
+        ("table1", "inertia 1.1", [f"ipdlam on {data} (inertia 1.1," for data in ("mnist", "fashion-mnist")]),
     ],
 )
 def test_runs_are_chosen_by_label_or_else_by_the_name_in_the_picture(name, only, labels):

@@ -20,7 +20,7 @@ from ipdlam.cli import app
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, contents
-from ipdlam.experiments.claims import FAILS, HOLDS, OPEN, PAPER, PARTLY, QUESTION, READING, UNMEASURED
+from ipdlam.experiments.claims import FAILS, HOLDS, NOT_RUN, OPEN, PAPER, PARTLY, QUESTION, READING, UNMEASURED
 from ipdlam.experiments.contents import counted, counts, environments, load_contents, verdicts
 from ipdlam.experiments.make import make
 from ipdlam.experiments.page import LONG_TABLE, cell_kinds, header, report_html
@@ -89,8 +89,8 @@ def judged(content, *words):
     return changed(content, claims=[judged_claim(f"claim {k}", word, source) for k, (word, source) in named])
 
 
-def judged_claim(claim, verdict, source=PAPER):
-    return {"claim": claim, "paper": "", "ours": "1", "verdict": verdict, "source": source}
+def judged_claim(claim, verdict, source=PAPER, ours="1"):
+    return {"claim": claim, "paper": "", "ours": ours, "verdict": verdict, "source": source}
 
 
 class Page(HTMLParser):
@@ -256,11 +256,12 @@ def test_what_others_say_is_not_counted_as_the_papers(loaded):
 
 def test_a_claim_is_listed_where_it_was_measured_or_once(loaded):
     scales = [dataclasses.replace(loaded[0], scale=scale) for scale in ("paper", "small")]
+    not_run = {"verdict": UNMEASURED, "ours": NOT_RUN}
     first = changed(
-        scales[0], claims=[judged_claim("a", HOLDS), judged_claim("b", UNMEASURED), judged_claim("c", FAILS)]
+        scales[0], claims=[judged_claim("a", HOLDS), judged_claim("b", **not_run), judged_claim("c", UNMEASURED)]
     )
     second = changed(
-        scales[1], claims=[judged_claim("a", UNMEASURED), judged_claim("b", UNMEASURED), judged_claim("c", HOLDS)]
+        scales[1], claims=[judged_claim("a", **not_run), judged_claim("b", **not_run), judged_claim("c", HOLDS)]
     )
     found = verdicts([first, second])
     listed = [(each.scale, each.claim["claim"]) for each in found if each.experiment == loaded[0].experiment.name]
@@ -321,7 +322,7 @@ def test_environments_are_those_of_the_runs(loaded):
     found = environments([changed(loaded[0], rows=rows)])
     assert [re.sub(", torch.*;", ";", line) for line in found] == [
         "A, 2 threads; 2026-01-01 to 2026-01-08",
-        "B, 2 threads; 2026-01-09 to 2026-01-12",
+        f"B, 2 threads; 2026-01-09 to 2026-01-{len(rows)}",
     ]
 
 
@@ -432,12 +433,20 @@ def test_a_run_that_was_changed_or_lost_is_noticed(results):
     (results / "table1-smoke.json").unlink()
     with pytest.raises(CheckpointError, match=r"fig1-smoke\.json is refused: damaged, JSONDecodeError"):
         load_contents(results)
+    (results / "fig1-smoke.json").write_text("[" * 100000)
+    with pytest.raises(CheckpointError, match=r"fig1-smoke\.json is refused: damaged, RecursionError"):
+        load_contents(results)
+    (results / "fig1-smoke.json").unlink()
+    (results / "fig1-smoke.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"fig1-smoke\.json cannot be read: Is a directory; .* collect it again"):
+        load_contents(results)
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lambda path: path.unlink(), "is missing"),
+        (lambda path: (path.unlink(), path.mkdir()), "cannot be read: Is a directory"),
         (lambda path: path.write_bytes(b"GIF89a"), "is not a whole PNG file"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is not a whole PNG file"),
     ],
@@ -456,6 +465,9 @@ def test_no_results_say_what_to_do_first(tmp_path, monkeypatch):
         ConfigError, match=r"folder .*none does not exist; .* reproduce all --scale smoke --output .*none"
     ):
         load_contents(tmp_path / "none")
+    (tmp_path / "page.html").write_text("")
+    with pytest.raises(ConfigError, match=r"page\.html is a file; give the folder that it is in"):
+        load_contents(tmp_path / "page.html")
     (tmp_path / "results").mkdir()
     monkeypatch.chdir(tmp_path)
     answer = CliRunner().invoke(app, ["report"])

@@ -21,6 +21,7 @@ from ipdlam.checkpoint import MANIFEST
 from ipdlam.cli.reproduce import bar, outcome
 from ipdlam.experiments import EXPERIMENTS, make, runner
 from ipdlam.experiments.base import RunResult
+from ipdlam.storage import LOCK, exclusive
 from shell import ipdlam_run, refused
 
 
@@ -41,6 +42,11 @@ def test_an_experiment_from_the_shell(tmp_path):
     assert "are three methods (our reading)\n    paper: three orders\n" in out
     assert (tmp_path / "r" / "order-smoke.png").exists()
     assert json.loads((tmp_path / "r" / "order-smoke.json").read_text())["runs"] == 3
+
+
+def test_an_experiment_that_is_named_twice_is_made_once(tmp_path):
+    out = ipdlam_run("reproduce", "fig4", "order", "order", "--output", tmp_path)[0]
+    assert out.count("Figure 4: the order of the updates") == 1
 
 
 def test_a_part_is_said_to_be_one(tmp_path):
@@ -149,6 +155,22 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_goes_on(tmp_path):
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+def test_a_signal_while_another_process_makes_the_run_ends_it(tmp_path):
+    spec = EXPERIMENTS["order"].runs("smoke")[0]
+    (tmp_path / "unfinished").mkdir()
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        assert len(pauses) < 5
+        signal.raise_signal(signal.SIGTERM)
+
+    with exclusive(tmp_path / "unfinished" / f"{spec.key}{LOCK}"), mock.patch("time.sleep", pause):
+        out = ipdlam_run("reproduce", "order", "--output", tmp_path, code=130)[0]
+    assert out.count("another process is making this run; waiting for it") == 1
+    assert "stopped in order" in out
+
+
 def test_a_signal_while_nothing_is_trained_ends_it_too(tmp_path):
     def interrupted(*details):
         signal.raise_signal(signal.SIGINT)
@@ -181,6 +203,8 @@ def test_a_result_with_more_seeds_is_not_replaced_by_one_with_fewer(tmp_path):
     [
         (["fig9"], "unknown experiment 'fig9'; known are table1, fig1"),
         (["fig1", "--scale", "huge"], "scale must be one of smoke, small, paper, got 'huge'"),
+        (["all", "tabel1"], "unknown experiment 'tabel1'; known are table1, fig1"),
+        (["order", "--only", " "], "only must hold words of a label, such as 'inertia 0.7', got ' '"),
         (["order", "--only", "sideways"], "only 'sideways' is in no label of order; they are: ipdlam on digits"),
     ],
 )

@@ -398,7 +398,7 @@ def test_the_second_stage_begins_with_the_best_iterate_if_that_is_kept(data, tmp
 def test_the_best_iterate_may_be_of_the_first_stage(data, tmp_path):
     """An optimizer that spoils everything: what is kept is what the method found, also after a resume."""
     options = ("--hidden", "8", "--iterations", "4", "--then", "sgd", "--then-learning-rate", "1", "--restore-best")
-    options = (*options, "--then-epochs", "4", "--checkpoint-every", "1")
+    options = (*options, "--then-epochs", "4", "--checkpoint-every", "1", "--initialisation", "he")
     ipdlam_run("train", data, *options, "--quiet", "--output", tmp_path / "straight")
     best = History(records(tmp_path / "straight")).best
     assert best.optimizer is None  # or this test shows nothing

@@ -13,7 +13,7 @@ from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.errors import DivergenceError, StopTraining
 from ipdlam.history import History, Record
 from ipdlam.loop import Stopping
-from ipdlam.methods import METHODS
+from ipdlam.methods import DEFAULTS, METHODS
 from ipdlam.problem import TRAINERS, Problem
 
 KNOWN = (*TRAINERS, *OPTIMIZERS)
@@ -43,6 +43,33 @@ def check_methods(methods: Sequence[str]) -> None:
             raise ConfigError(f"methods holds {method!r}; known are {', '.join(KNOWN)}")
     if not methods or len(set(methods)) < len(methods):
         raise ConfigError(f"methods must name each method once, got {', '.join(methods) or 'none'}")
+
+
+def check_read(given: Mapping[str, Any], methods: Sequence[str]) -> None:
+    """Refuse settings that none of the methods reads."""
+    for name, value in given.items():
+        readers = [method for method, settings in DEFAULTS.items() if name in settings and name != "iterations"]
+        optimizers = OPTIMIZERS if name in ("learning_rate", "batch_size") else ()
+        if (readers or optimizers) and not {*readers, *optimizers} & {*methods}:
+            some = ", ".join([*readers, *(["the optimizers"] if optimizers else [])])
+            raise ConfigError(
+                f"{name} is for {some}, got {value}, and none of the methods {', '.join(methods)} reads it; add one "
+                "that does, or leave it out"
+            )
+
+
+def compared_seeds(histories: Mapping[tuple[str, int], History]) -> list[int]:
+    """The seeds with which every method has made its run, so that means are of the same; the first where none is.
+
+    A method that never finished an iteration is no reason to leave out a seed.
+    """
+    methods = {method for (method, _), history in histories.items() if history}
+    seeds = list(dict.fromkeys(seed for _, seed in histories))
+
+    def made(run: tuple[str, int]) -> bool:
+        return bool(histories.get(run)) and histories[run].stop_reason != "interrupted"
+
+    return [seed for seed in seeds if all(made((method, seed)) for method in methods)] or seeds[:1]
 
 
 def run_method(

@@ -28,7 +28,7 @@ ACTIVATIONS = ("relu", "leaky_relu", "hardtanh", "relu6", "sigmoid", "tanh", "so
 LOSSES = ("squared", "huber", "absolute", "hinge", "squared_hinge", "logistic", "cross_entropy")
 REGULARIZERS = ("ridge", "l1", "elastic_net", "non_negative", "none")
 ORDERS = ("reverse", "increase", "nested-reverse")
-INITIALISATIONS = ("he", "paper", "torch")
+INITIALISATIONS = ("torch", "he", "paper")
 DTYPES = ("float32", "float64")
 TASKS = ("auto", "classification", "regression")
 CHECKPOINTS = ("exact", "light", "none")
@@ -104,7 +104,7 @@ class TrainConfig:
 
     hidden: tuple[int, ...] = setting((300, 300), NETWORK, "widths of the hidden layers, such as 1500,1500")
     activation: str = setting("relu", NETWORK, ", ".join(ACTIVATIONS))
-    initialisation: str = setting("he", NETWORK, f"{', '.join(INITIALISATIONS)} (paper: N(0, 0.01^2), biases 0.1)")
+    initialisation: str = setting("torch", NETWORK, f"{', '.join(INITIALISATIONS)} (paper: N(0, 0.01^2), biases 0.1)")
     dtype: str = setting("float32", NETWORK, ", ".join(DTYPES))
     device: str = setting("cpu", NETWORK, "a torch device")
 

@@ -7,9 +7,10 @@ import errno
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ipdlam.errors import CheckpointError
 
@@ -19,6 +20,7 @@ except ImportError:  # not a POSIX system: nothing is held
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+PAUSE = 0.5  # seconds between two looks at what another process holds
 TEMPORARY = ".unfinished-"
 REPLACED = ".replaced-"
 NOTHING_LOST = ". Nothing in memory is lost"
@@ -160,18 +162,26 @@ def readable(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
-def exclusive(path: Path, *, wait: bool = False) -> IO[str]:
-    """Hold a file for this process as long as what is returned stays open.
+def exclusive(path: Path, waiting: Callable[[], Any] | None = None) -> IO[str]:
+    """Hold a file for this process as long as what is returned stays open. A process that dies holds nothing.
 
-    While another process holds it, wait, or raise ``BlockingIOError``. A process that dies holds nothing.
+    While another process holds it, call ``waiting`` again and again, which may raise; without it, raise
+    ``BlockingIOError``.
     """
     lock = path.open("w")
-    if fcntl is not None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            lock.close()
-            raise
+    try:
+        while fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waiting is None:
+                    raise
+            waiting()
+            time.sleep(PAUSE)
+    except BaseException:
+        lock.close()
+        raise
     return lock
 
 

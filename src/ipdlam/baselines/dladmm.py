@@ -178,7 +178,10 @@ class DLADMM(AlternatingBaseline):
 
     def _curvature(self, state: ADMMState, block: str, gradient: Tensor, bend: float) -> float:
         """Start at half of the last one and double until the quadratic model lies above the function."""
-        curvature, size = 0.5 * state.curvature.get(block, 2.0), squared(gradient)
+        last, size = state.curvature.get(block, 2.0), squared(gradient)
+        if size == 0.0:  # any model fits: to halve it again and again would end in a division of zero by zero
+            return last
+        curvature = 0.5 * last
         for _ in range(DOUBLINGS):
             if bend <= curvature * size:
                 break

@@ -122,7 +122,17 @@ def compare(
     from rich.progress import Progress
 
     from ipdlam.batches import default_batch_size
-    from ipdlam.comparison import ENDLESS, Terms, check_methods, mean_row, row, run_method, title
+    from ipdlam.comparison import (
+        ENDLESS,
+        Terms,
+        check_methods,
+        check_read,
+        compared_seeds,
+        mean_row,
+        row,
+        run_method,
+        title,
+    )
     from ipdlam.environment import environment
     from ipdlam.plots import curves
     from ipdlam.problem import Problem
@@ -134,15 +144,13 @@ def compare(
     for name in rates:
         if name and name not in names:
             raise ConfigError(f"learning_rate names {name!r}, which is not among the methods {', '.join(names)}")
+        if name and name not in LEARNING_RATES:
+            raise ConfigError(f"learning_rate names {name!r}, which has none; leave it out")
     own = {name: value for name in MINIBATCH if (value := getattr(batchwise, name)) is not None}
     if "minibatch" in names:
         config.of_method("minibatch")  # may refuse
-    for name, value in own.items():
-        if "minibatch" not in names:
-            raise ConfigError(
-                f"{name} is for minibatch, got {value:g}, which is not among the methods {', '.join(names)}; "
-                "add it, or leave it out"
-            )
+    optional = {"learning_rate": learning_rate, "batch_size": rows_in_batch}
+    check_read({**settings, **own, **{name: value for name, value in optional.items() if value is not None}}, names)
     rates = {name: rates.get(name, rates.get("", own)) for name, own in LEARNING_RATES.items() if name in names}
     folder = new_path(config, f"compare-{Path(config.data).name}")
     if is_taken(folder):
@@ -179,9 +187,8 @@ def compare(
             histories[name, seed] = run_method(problem, name, seed, iterations, terms, advance)
             if histories[name, seed].stop_reason == "interrupted":
                 break
-    runs = {
-        name: [history for (method, _), history in histories.items() if method == name and history] for name in names
-    }
+    shared = compared_seeds(histories)
+    runs = {name: [histories[name, seed] for seed in shared if histories.get((name, seed))] for name in names}
     found = {name: [row(name, history) for history in each] for name, each in runs.items() if each}
     rows = [each[0] if count == 1 else mean_row(each) for each in found.values()]
     labels = {(name, seed): name if count == 1 else f"{name}, seed {seed}" for name, seed in histories}
@@ -194,6 +201,7 @@ def compare(
         "learning_rates": rates,
         "batch_size": rows_in_batch,
         "seeds": count,
+        "compared_seeds": shared,
         "seconds": budget,
         "samples": len(split.X),
         "network": list(problem.widths),
@@ -205,7 +213,9 @@ def compare(
     console.print()
     console.print(as_table(rows, split))
     if count > 1:
-        console.print(f"means of {count} seeds; ± is half the distance from the lowest to the highest")
+        some = f"the seeds that all methods finished, {', '.join(map(str, shared))}"
+        which = f"{count} seeds" if len(shared) == count else some
+        console.print(f"means of {which}; ± is half the distance from the lowest to the highest")
     for (name, seed), history in histories.items():
         label = labels[name, seed].replace(name, title(name), 1)
         if history.stop_reason in ("diverged", "interrupted"):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ipdlam.history import Record
 
 
+ALIASES = {"fig4": "order"}
+
+
 def reproduce(
     names: Annotated[
         list[str],
@@ -78,10 +81,12 @@ def reproduce(
 
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-    chosen = list(EXPERIMENTS) if "all" in names else ["order" if name == "fig4" else name for name in names]
-    for name in chosen:
-        if name not in EXPERIMENTS:
+    for name in names:
+        if name not in (*EXPERIMENTS, *ALIASES, "all"):
             raise ConfigError(f"unknown experiment {name!r}; known are {', '.join(EXPERIMENTS)}, fig4 and all")
+    chosen = list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(ALIASES.get(name, name) for name in names))
+    if only is not None and not only.strip():
+        raise ConfigError(f"only must hold words of a label, such as 'inertia 0.7', got {only!r}; leave it out for all")
     if output.exists() and not output.is_dir():
         raise ConfigError(f"output {output} is a file; choose a folder")
     if collecting and only is not None:
@@ -114,7 +119,7 @@ def reproduce(
         with warnings.catch_warnings(), bar(console) as progress, StopSignals(console.print) as stop:
             warnings.showwarning = lambda message, *details, **more: console.print(f"warning: {message}")
             watch = Watch(name, count, progress, stop)
-            store.made = watch.made
+            store.made, store.waiting = watch.made, watch.waiting
             try:
                 if collecting:
                     content = collect(experiment, scale, count, store, output)
@@ -158,7 +163,7 @@ class Watch:
 
     def __init__(self, name: str, seeds: int, progress: Progress, stop: StopSignals) -> None:
         self.name, self.seeds, self.progress, self.stop = name, seeds, progress, stop
-        self.title = name
+        self.title = self.waited_for = name
         self.task = progress.add_task(name)
 
     def __call__(self, spec: RunSpec, place: int, count: int) -> Callable[[Record], None]:
@@ -173,6 +178,14 @@ class Watch:
     def seen(self, record: Record) -> None:
         self.progress.update(self.task, completed=record.iteration)
         self.stop(record)
+
+    def waiting(self) -> None:
+        """Say once that another process is making this run; stop as soon as that is wanted, since nothing is lost."""
+        if self.waited_for != self.title:
+            self.waited_for = self.title
+            self.progress.console.print(f"{self.title}: another process is making this run; waiting for it")
+        if self.stop.received is not None:
+            raise KeyboardInterrupt
 
     def made(self, result: RunResult) -> None:
         """Print what came of a run."""

@@ -20,7 +20,9 @@ Value = float | int | str | None
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run, to the last setting: two runs with equal specifications are the same run."""
+    """One run: what is not given here is the method's default, so that equal specifications are the same run only
+    as long as the library has the same defaults (a test holds the stored runs against it).
+    """
 
     data: str
     method: str  # ipdlam, dlam, minibatch, bcd, dladmm, or the name of an optimizer

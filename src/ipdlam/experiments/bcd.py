@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
-from ipdlam.experiments.claims import Claim, Row, judged, percent, said, unmeasured
+from ipdlam.experiments.claims import Claim, Row, certain, judged, percent, said, unmeasured
 from ipdlam.experiments.setup import datasets
 
 HIDDEN = {"smoke": (20,) * 3, "small": (300,) * 3, "paper": (1500,) * 3}
@@ -52,7 +52,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
             claim,
             released,
             f"{said(mine, 'test_accuracy')} with hidden layers of {', '.join(map(str, mine['hidden']))}",
-            judged([low <= (mine["test_accuracy"] or 0.0) <= high]),
+            judged([certain(mine, "test_accuracy", lambda value: low <= (value or 0.0) <= high)]),
             AUTHORS,
         )
     ]

@@ -66,10 +66,29 @@ def lower(ours: float | None, theirs: float | None) -> bool:
     return ours is not None and (theirs is None or ours < theirs)
 
 
+def partly_known(row: Row, key: str) -> bool:
+    """Whether some of the seeds only have a value, so that there is no mean to judge."""
+    return f"{key}{KNOWN}" in row
+
+
+def certain(row: Row, key: str, test: Callable[[Any], bool]) -> bool | None:
+    """What a test finds of a value; not known where some of the seeds only have one."""
+    return None if partly_known(row, key) else test(row[key])
+
+
+def every(tests: Sequence[bool | None]) -> bool | None:
+    """Whether all of several are so: one that is not settles it, one that is not known leaves it open."""
+    return False if False in tests else None if None in tests else True
+
+
 def compared(better: Callable[[Any, Any], bool], mine: Row, theirs: Row, key: str) -> bool | None:
     """Whether one run is better there than another; not known where some of the seeds only have a value."""
-    partly = any(f"{key}{KNOWN}" in row for row in (mine, theirs))
-    return None if partly else better(mine[key], theirs[key])
+    return None if partly_known(mine, key) or partly_known(theirs, key) else better(mine[key], theirs[key])
+
+
+def highest(rows: Sequence[Row], key: str) -> Row:
+    """The row with the highest value; one that some of the seeds only have may be it, and is taken for it."""
+    return max(rows, key=lambda row: math.inf if partly_known(row, key) else row[key] or 0.0)
 
 
 def earlier(mine: Row, theirs: Row, key: str) -> bool | None:
@@ -87,10 +106,12 @@ def reaches(ours: float | None, printed: float) -> bool:
     return ours is not None and ours >= printed - CLOSE
 
 
-def alike(values: Sequence[float | None]) -> bool:
+def alike(rows: Sequence[Row], key: str) -> bool | None:
     """Whether accuracies are close to each other; a run that diverged is like no other."""
-    known = [value for value in values if value is not None]
-    return len(known) == len(values) and max(known) - min(known) <= CLOSE
+    if any(partly_known(row, key) for row in rows):
+        return None
+    known = [row[key] for row in rows if row[key] is not None]
+    return len(known) == len(rows) and max(known) - min(known) <= CLOSE
 
 
 def spread(values: Sequence[float | None]) -> str:
@@ -133,8 +154,20 @@ def at_best(row: Row) -> str:
 
 def divergence(row: Row) -> str:
     """That a run diverged, in all seeds or in some."""
-    seeds, diverged = row.get("seeds", 1), row.get("diverged_seeds", 1)
-    return "diverged" if diverged == seeds else f"diverged in {diverged} of {seeds} seeds"
+    return "diverged" if always_diverged(row) else f"diverged in {row['diverged_seeds']} of {row['seeds']} seeds"
+
+
+def always_diverged(row: Row) -> bool:
+    """Whether a run diverged with every seed."""
+    return bool(row["diverged_seeds"] == row["seeds"])
+
+
+def when(row: Row, key: str, unit: str = "") -> str:
+    """Iterations or seconds until something is reached, in words."""
+    if row.get(key) is None:
+        known = row.get(f"{key}{KNOWN}")
+        return "never" if known is None else f"only in {known} of {row['seeds']} seeds"
+    return f"{row[key]:.0f}{f' {unit}' if unit else ''}"
 
 
 def said(row: Row, key: str, show: Callable[[float], str] = percent) -> str:

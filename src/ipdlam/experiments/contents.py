@@ -89,11 +89,12 @@ def load_contents(folder: Path) -> list[Content]:
     nothing of the paper, is left out as soon as anything was made at another.
     """
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise ConfigError(f"folder {folder} {what}; make results first: {first_command(folder)}")
+        if folder.exists():
+            raise ConfigError(f"folder {folder} is a file; give the folder that it is in")
+        raise ConfigError(f"folder {folder} does not exist; make results first: {first_command(folder)}")
     for scales in (SHOWN_SCALES, (WARM_UP,)):
         keys = [(name, scale) for name in EXPERIMENTS for scale in scales]
-        found = [key for key in keys if (folder / f"{'-'.join(key)}.json").is_file()]
+        found = [key for key in keys if (folder / f"{'-'.join(key)}.json").exists()]
         if found:
             return [load(folder, *key) for key in found]
     raise ConfigError(
@@ -123,7 +124,12 @@ def load(folder: Path, name: str, scale: str) -> Content:
                 f"it has no run of the first seed; make its runs: {data['command']}{elsewhere(folder)}"
             )
         digest = drawing_digest(panels, results, experiment.title)
-    except (CheckpointError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror or error}; change its permissions, or remove what is in its "
+            f"place, then collect it {again}"
+        ) from error
+    except (CheckpointError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         damaged = f"damaged, {type(error).__name__}: {error}; collect it {again}"
         reason = str(error) if isinstance(error, CheckpointError) else damaged
         raise CheckpointError(f"{path} is refused: {reason}") from error
@@ -153,6 +159,8 @@ def read_picture(path: Path, digest: str, remedy: str) -> bytes:
         shown = png_texts(image).get(DRAWN)
     except FileNotFoundError:
         raise CheckpointError(f"the picture {path} is missing; {remedy}") from None
+    except OSError as error:
+        raise CheckpointError(f"the picture {path} cannot be read: {error.strerror or error}; {remedy}") from error
     except (ValueError, struct.error) as error:
         raise CheckpointError(f"the picture {path} is not a whole PNG file ({error}); {remedy}") from error
     if shown != digest:
@@ -212,12 +220,12 @@ class Verdict:
 
 
 def verdicts(contents: Sequence[Content]) -> list[Verdict]:
-    """Every claim of every experiment, made or not. What was measured at no scale is named once, at the cheapest."""
+    """Every claim of every experiment, made or not. What was run at no scale is named once, at the cheapest."""
     found: list[Verdict] = []
     for name, experiment in EXPERIMENTS.items():
         made = [content for content in contents if content.experiment.name == name]
         listed = [Verdict(name, each.scale, each.part, each.key, claim) for each in made for claim in each.claims]
-        measured = [verdict for verdict in listed if verdict.claim["verdict"] != UNMEASURED]
+        measured = [verdict for verdict in listed if verdict.claim["ours"] != NOT_RUN]
         known = {verdict.claim["claim"] for verdict in measured}
         once = {verdict.claim["claim"]: verdict for verdict in listed if verdict.claim["claim"] not in known}
         found += [*measured, *once.values(), *not_run(experiment, known | set(once))]

@@ -46,7 +46,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
             paper,
             f"of {len(table)} proximities the best test accuracies are {spread(best)}, the last ones {spread(last)}, "
             f"the last training accuracies {spread(train)}",
-            judged([alike(best), alike(last), alike(train), *missing]),
+            judged([*(alike(table, key) for key in keys), *missing]),
         )
     ]
 

@@ -69,7 +69,8 @@ def chosen_runs(experiment: Experiment, scale: str, seeds: int, only: str | None
     declared = all_runs(experiment, scale, seeds)
     if only is None:
         return declared
-    words = re.compile(rf"(?<!\w){re.escape(only)}(?!\w)", re.IGNORECASE)
+    # Whole words, and whole numbers: 1 is not the beginning of 1.2.
+    words = re.compile(rf"(?<![\w.]){re.escape(only)}(?!\w|\.\d)", re.IGNORECASE)
     named = {key for name, key in line_names(experiment, scale) if words.search(name)}
     labelled = [spec for spec in declared if words.search(spec.label)]
     return labelled or [spec for spec in declared if spec.changed(seed=0).key in named]
@@ -284,9 +285,8 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
             lines = {name: panel.points(name, results) for name in panel.lines}
             for name, points in lines.items():
                 number = names.index(name)
-                few = len(names) <= len(DASHES)  # lines may cover each other: dashes let all of them be seen
                 colour = PALETTE[number % len(PALETTE)]
-                dashes = DASHES[(number if few else number // len(PALETTE)) % len(DASHES)]
+                dashes = DASHES[number % len(DASHES)]  # lines may cover each other: gaps let all of them be seen
                 x, y = zip(*points, strict=True) if points else ((), ())
                 dots = "" if panel.across is None else "o"
                 (handles[name],) = axes.plot(

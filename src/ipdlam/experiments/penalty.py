@@ -27,8 +27,8 @@ from ipdlam.experiments.claims import (
     number,
     percent,
     question,
-    said,
     unmeasured,
+    when,
 )
 from ipdlam.experiments.setup import datasets, ipdlam
 from ipdlam.experiments.table1 import at_seven
@@ -42,7 +42,7 @@ VARIANTS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
     ("0.1, growing to 1", (("penalty_max", 1.0),)),
     ("0.1, growing without end", (("penalty_max", 1e12),)),  # 200 iterations make it 2e7
     ("1e-9, growing without end", (("penalty", 1e-9),)),  # and this one 0.2
-    ("0.1, constant", (("penalty_growth", 1.0),)),
+    (SMALL, (("penalty_growth", 1.0),)),
     (CONSTANT, (("penalty", 10.0), ("penalty_growth", 1.0))),
 )
 
@@ -123,7 +123,7 @@ def speed(at: Mapping[str, Row]) -> Claim:
     if not {GROWING, CONSTANT} <= set(at):
         return unmeasured(claim, paper)
     rivals = [name for name in (CONSTANT, SMALL) if name in at]
-    words = (f"{name}: {said(at[name], 'level_iteration', number)}" for name in (GROWING, *rivals))
+    words = (f"{name}: {when(at[name], 'level_iteration')}" for name in (GROWING, *rivals))
     tests = [earlier(at[GROWING], at[name], "level_iteration") for name in rivals]
     return Claim(
         claim,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,13 +47,21 @@ Callback = Callable[[Record], Any]
 class Store:
     """A folder of results, ``<key>.json`` each, and of unfinished runs beside them.
 
-    ``made`` is called with every result that was made here, not with those that were stored already.
+    ``made`` is called with every result that was made here, not with those that were stored already; ``waiting`` again
+    and again while another process is making a run that is needed here.
     """
 
-    def __init__(self, folder: Path, work: Path, made: Callable[[RunResult], Any] = lambda result: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        work: Path,
+        made: Callable[[RunResult], Any] = lambda result: None,
+        waiting: Callable[[], Any] = lambda: None,
+    ) -> None:
         self.folder = folder
         self.work = work
         self.made = made
+        self.waiting = waiting
 
     def unwritable(self) -> str | None:
         """Why no run can be kept, and what to do: known before hours of training."""
@@ -69,7 +79,7 @@ class Store:
             columns = {name: content["columns"][name] for name in COLUMNS}
             check_columns(columns)
             if not other:
-                check_end(content, columns["iteration"], spec)
+                check_end(content, columns, spec)
             found = RunResult(spec, columns, content["stop_reason"], int(content["passes"]), content["environment"])
         except FileNotFoundError:
             return None
@@ -107,22 +117,22 @@ class Store:
         Where another process is making it, its result is waited for. What is stopped leaves a checkpoint and raises
         ``KeyboardInterrupt``.
         """
-        found = self.read(spec)
-        if found is not None:
+        found, work = self.read(spec), self.work / spec.key
+        if found is not None and not work.exists():
             return found
         with framed(before=f"the run {spec.label}: "):
             with framed(after="; mend that, or choose another folder for results"):
                 for folder in (self.folder, self.work):
                     folder.mkdir(parents=True, exist_ok=True)
-                lock = exclusive(self.work / f"{spec.key}{LOCK}", wait=True)
+                lock = exclusive(self.work / f"{spec.key}{LOCK}", self.waiting)
             with lock:
                 if missing := self.read(spec) is None:
-                    history, passes = execute(spec, self.work / spec.key, callback)
+                    history, passes = execute(spec, work, callback)
                     if history.stop_reason not in FINISHED:
                         raise KeyboardInterrupt
                     with framed(after=GO_ON):
                         self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
-                    shutil.rmtree(self.work / spec.key, ignore_errors=True)
+                shutil.rmtree(work, ignore_errors=True)  # also what a process left that died right here
         result = self.read(spec)
         assert result is not None
         if missing:
@@ -153,20 +163,30 @@ def check_columns(columns: dict[str, Any]) -> None:
         numbers = [value for value in values if value is not None]
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
             raise ValueError(f"{name} holds something else than numbers")
+        if any(isinstance(value, int) and abs(value) > sys.float_info.max for value in numbers):
+            raise ValueError(f"{name} holds numbers that no float has")
+        if name == "seconds" and any(value < 0.0 for value in numbers):
+            raise ValueError("seconds holds negative numbers")
         if name.endswith("accuracy") and not all(0.0 <= value <= 1.0 for value in numbers):
             raise ValueError(f"{name} is not between 0 and 1")
 
 
-def check_end(content: dict[str, Any], iterations: list[Any], spec: RunSpec) -> None:
+def check_end(content: dict[str, Any], columns: dict[str, Any], spec: RunSpec) -> None:
     """Refuse what no finished run leaves: another end, no environment, other rows than one for every iteration.
 
-    A run that diverged has fewer, and none where it did so in the first.
+    A run that diverged has fewer, and none where it did so in the first; it alone may hold infinities and NaN.
     """
+    iterations = columns["iteration"]
     reason, where, total = content["stop_reason"], content["environment"], total_iterations(spec)
     if reason not in FINISHED:
         raise ValueError(f"stop_reason must be one of {', '.join(FINISHED)}, got {reason!r}")
     if not isinstance(where, dict) or not where:
         raise ValueError(f"environment must say where it was made, got {where!r}")
+    if not isinstance(content["passes"], int) or content["passes"] < 1:
+        raise ValueError(f"passes must be a whole number from 1 on, got {content['passes']!r}")
+    for name, values in columns.items():
+        if reason == "iterations" and not all(math.isfinite(value) for value in values if value is not None):
+            raise ValueError(f"{name} holds numbers that are not finite")
     if iterations != list(range(1, len(iterations) + 1)):
         raise ValueError("iteration does not count from 1 on")
     if len(iterations) > total or (reason == "iterations" and len(iterations) < total):

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunResult, RunSpec, accuracy_row
-from ipdlam.experiments.claims import CLEAR, READING, Claim, Row, divergence, judged, unmeasured
+from ipdlam.experiments.claims import CLEAR, READING, Claim, Row, divergence, judged, unmeasured, when
 from ipdlam.experiments.setup import datasets, ipdlam, optimizer
 
 WARM = {"smoke": 2, "small": 5, "paper": 5}
 TOTAL = {"smoke": 6, "small": 30, "paper": 30}
 RATES = {"sgd": 0.05, "adam": 0.001}
 FASTER = 1.1  # times; less may be the clock
+GREATLY = 2.0  # times
 
 
 def runs(scale: str) -> list[RunSpec]:
@@ -116,16 +117,14 @@ def accuracy_gained(optimizer: str, row: Row | None) -> Claim:
 
 
 def time_saved(optimizer: str, row: Row | None) -> Claim:
-    """The paper's promise: less time to the same accuracy; a tenth may be the clock."""
-    claim = f"A first stage of iPDLAM reduces the time that {optimizer} takes"
+    """The paper's promise: less time, and much less, to the same accuracy; a tenth may be the clock."""
+    claim = f"A first stage of iPDLAM reduces the time that {optimizer} takes, and greatly"
     paper = "greatly reduces the total training time"
     if row is None:
         return unmeasured(claim, paper)
     speed = row["speed_gain"]
     slowest = speed if speed is None else row.get("speed_gain_range", [speed])[0]
-    ours, alone = (
-        "never" if row[key] is None else f"{row[key]:.0f} s" for key in ("level_seconds", "level_seconds_alone")
-    )
+    ours, alone = (when(row, key, "s") for key in ("level_seconds", "level_seconds_alone"))
     return Claim(
         claim,
         paper,
@@ -137,7 +136,7 @@ def time_saved(optimizer: str, row: Row | None) -> Claim:
             else ""
         )
         + (f"; {divergence(row)}" if row["diverged"] else ""),
-        judged([False if row["diverged"] else None if slowest is None else slowest > FASTER]),
+        judged([False if row["diverged"] else None if slowest is None else slowest > by for by in (FASTER, GREATLY)]),
     )
 
 
@@ -153,7 +152,8 @@ EXPERIMENT = Experiment(
     f"paper, without a ridge, then {TOTAL['small'] - WARM['small']} epochs in batches of 512, at rate {RATES['sgd']} "
     f"for SGD and {RATES['adam']} for Adam. Against {TOTAL['small']} epochs of the optimizer alone, which are as many "
     "passes over the data, and within as much time, from PyTorch's initialisation. Time is taken to be saved where "
-    f"the warm-up is there more than {FASTER} times as fast with every seed.",
+    f"the warm-up is there more than {FASTER} times as fast with every seed, greatly where it is so more than "
+    f"{GREATLY:.0f} times.",
     runs,
     rows,
     (
