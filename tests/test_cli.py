@@ -1230,7 +1230,24 @@ def test_a_method_that_never_ends_an_iteration_costs_the_others_no_seed():
     made, none = History([Record(1, 1.0, 1.0, 1.0, 0.0, (), (), 1.0, 0.1)], "iterations"), History([], "diverged")
     assert compared_seeds({("a", 0): made, ("b", 0): none, ("a", 1): made, ("b", 1): none}) == [0, 1]
     assert compared_seeds({("a", 0): made, ("b", 0): made, ("a", 1): made, ("b", 1): none}) == [0]
-    assert compared_seeds({("a", 5): none}) == [5]
+    assert compared_seeds({("a", 5): none}) == []
+
+
+def test_where_no_seed_is_finished_by_all_it_is_said(table, tmp_path):
+    class Interrupted(ipdlam.IPDLAM):
+        def step(self, *, evaluate=True):
+            if self.history:
+                raise KeyboardInterrupt
+            return super().step(evaluate=evaluate)
+
+    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=Interrupted):
+        options = ("--methods", "dlam,ipdlam", "--seeds", "3", "--seed", "4", "--output", tmp_path / "c")
+        out = ipdlam_run("compare", table, *SMALL, *options, code=130)[0]
+    assert "no seed was finished by all methods; this is seed 4" in out
+    assert "means" not in out
+    content = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert content["compared_seeds"] == []
+    assert [row["method"] for row in content["rows"]] == ["DLAM", "iPDLAM"]
 
 
 def test_a_network_that_does_not_fit_into_memory(tmp_path):

@@ -179,6 +179,13 @@ def test_what_no_finished_run_leaves_is_refused(store, change, words):
         store.read(TINY)
 
 
+def test_the_forward_pass_of_a_finished_run_may_overflow(store):
+    result = store.make(TINY, lambda record: None)
+    columns = {**result.columns, "validation_loss": [1.0, 1e30, float("inf")]}
+    store.write(dataclasses.replace(result, columns=columns))
+    assert store.read(TINY).columns["validation_loss"][-1] == float("inf")
+
+
 def test_a_run_has_no_more_rows_than_iterations(store):
     longer = store.make(TINY.changed(iterations=4), lambda record: None)
     store.write(dataclasses.replace(longer, spec=TINY, stop_reason="diverged"))
@@ -505,6 +512,7 @@ def test_what_is_true_of_all_seeds_is_true():
         ("penalty", "growing to 1", ["ipdlam on mnist (inertia 0.7, proximity 1.0, penalty_max 1.0)"]),
         ("warmup", "adam alone", ["adam on mnist (learning_rate 0.001, batch_size 512), 2 hidden layers, relu, torch"]),
         ("fig1", "growing to 1", []),
+        ("order", "reverse", ["ipdlam on mnist (inertia 0.7, proximity 1.0)"]),  # the nested one is another
         ("table1", "inertia 1", []),  # 1.0 and 1.2 are other numbers
         ("table1", "inertia 0", []),
         ("table1", "inertia 1.1", [f"ipdlam on {data} (inertia 1.1," for data in ("mnist", "fashion-mnist")]),

@@ -59,7 +59,7 @@ def check_read(given: Mapping[str, Any], methods: Sequence[str]) -> None:
 
 
 def compared_seeds(histories: Mapping[tuple[str, int], History]) -> list[int]:
-    """The seeds with which every method has made its run, so that means are of the same; the first where none is.
+    """The seeds with which every method has made its run, so that means are of the same.
 
     A method that never finished an iteration is no reason to leave out a seed.
     """
@@ -69,7 +69,7 @@ def compared_seeds(histories: Mapping[tuple[str, int], History]) -> list[int]:
     def made(run: tuple[str, int]) -> bool:
         return bool(histories.get(run)) and histories[run].stop_reason != "interrupted"
 
-    return [seed for seed in seeds if all(made((method, seed)) for method in methods)] or seeds[:1]
+    return [seed for seed in seeds if methods and all(made((method, seed)) for method in methods)]
 
 
 def run_method(

@@ -188,7 +188,8 @@ def compare(
             if histories[name, seed].stop_reason == "interrupted":
                 break
     shared = compared_seeds(histories)
-    runs = {name: [histories[name, seed] for seed in shared if histories.get((name, seed))] for name in names}
+    shown = shared or [config.seed]
+    runs = {name: [histories[name, seed] for seed in shown if histories.get((name, seed))] for name in names}
     found = {name: [row(name, history) for history in each] for name, each in runs.items() if each}
     rows = [each[0] if count == 1 else mean_row(each) for each in found.values()]
     labels = {(name, seed): name if count == 1 else f"{name}, seed {seed}" for name, seed in histories}
@@ -213,9 +214,9 @@ def compare(
     console.print()
     console.print(as_table(rows, split))
     if count > 1:
-        some = f"the seeds that all methods finished, {', '.join(map(str, shared))}"
-        which = f"{count} seeds" if len(shared) == count else some
-        console.print(f"means of {which}; ± is half the distance from the lowest to the highest")
+        which = f"{count} seeds" if len(shared) == count else f"the seeds that all methods finished, {listed(shared)}"
+        means = f"means of {which}; ± is half the distance from the lowest to the highest"
+        console.print(means if shared else f"no seed was finished by all methods; this is seed {config.seed}")
     for (name, seed), history in histories.items():
         label = labels[name, seed].replace(name, title(name), 1)
         if history.stop_reason in ("diverged", "interrupted"):
@@ -224,13 +225,18 @@ def compare(
     drawn = {title(name): each[0] for name, each in runs.items() if each}
     console.print(f"\nresults: {folder / 'comparison.json'}")
     if drawn:
-        heading = problem.title if count == 1 else f"{problem.title}, the first of {count} seeds"
+        heading = problem.title if count == 1 else f"{problem.title}, seed {shown[0]}"
         try:
             console.print(f"curves:  {curves(drawn, folder / 'curves.png', title=heading)}")
         except ImportError as error:
             console.print(str(error))
     if any(history.stop_reason == "interrupted" for history in histories.values()):
         raise typer.Exit(130)
+
+
+def listed(seeds: Sequence[int]) -> str:
+    """Seeds in words."""
+    return ", ".join(map(str, seeds))
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], split: Split) -> Table:

@@ -141,11 +141,11 @@ def how_deep(table: Sequence[Row], initialisation: str) -> Claim:
 
 
 def deepest(rows: Sequence[Row]) -> str:
-    """With how many layers more than guessing was learned, at most, and with how many in some of the seeds only."""
+    """With how many layers more than guessing was learned, at most, and for how many that is not known."""
     key = "best_test_accuracy"
     most = max((row["depth"] for row in rows if (row[key] or 0.0) > LEARNED), default=0)
     some = max((row["depth"] for row in rows if partly_known(row, key)), default=0)
-    return f"{most or 'none'}" + (f", {some} with some seeds" if some > most else "")
+    return f"{most or 'none'}" + (f", {some} not known" if some > most else "")
 
 
 def deepest_case(

@@ -340,7 +340,7 @@ EXPERIMENT = Experiment(
     "where both methods were evaluated, and not every one is: of two that are first seen at a level after the same "
     "iteration neither is known to be faster. A test accuracy is reached, and stable, within "
     f"{100.0 * CLOSE:.0f} point; less than {100.0 * CLEAR:.1f} points is no lead, and what changes by more in the last "
-    "tenth of its iterations has not converged.",
+    "tenth of its iterations, diverges or only guesses has not converged.",
     runs,
     rows,
     (

@@ -69,8 +69,8 @@ def chosen_runs(experiment: Experiment, scale: str, seeds: int, only: str | None
     declared = all_runs(experiment, scale, seeds)
     if only is None:
         return declared
-    # Whole words, and whole numbers: 1 is not the beginning of 1.2.
-    words = re.compile(rf"(?<![\w.]){re.escape(only)}(?!\w|\.\d)", re.IGNORECASE)
+    # Whole words and numbers: 1 is not the beginning of 1.2, nor reverse the end of nested-reverse.
+    words = re.compile(rf"(?<![\w.-]){re.escape(only)}(?!\w|\.\d)", re.IGNORECASE)
     named = {key for name, key in line_names(experiment, scale) if words.search(name)}
     labelled = [spec for spec in declared if words.search(spec.label)]
     return labelled or [spec for spec in declared if spec.changed(seed=0).key in named]

@@ -36,11 +36,8 @@ CHECKPOINT_EVERY = 20
 GO_ON = "; then the same command goes on from the checkpoint before, or anew where there is none"
 FINISHED = ("iterations", "diverged")  # why a run has ended that is not to go on
 GAPS = ("linear_gap", "activation_gap")
-COLUMNS = (
-    *("iteration", "objective", "loss", "seconds"),
-    *("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"),
-    *GAPS,
-)
+WATCHED = ("iteration", "objective", "loss", "seconds", *GAPS)
+COLUMNS = (*WATCHED, "train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 Callback = Callable[[Record], Any]
 
 
@@ -132,9 +129,9 @@ class Store:
                         raise KeyboardInterrupt
                     with framed(after=GO_ON):
                         self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
+                result = self.read(spec)
+                assert result is not None
                 shutil.rmtree(work, ignore_errors=True)  # also what a process left that died right here
-        result = self.read(spec)
-        assert result is not None
         if missing:
             self.made(result)
         return result
@@ -174,7 +171,8 @@ def check_columns(columns: dict[str, Any]) -> None:
 def check_end(content: dict[str, Any], columns: dict[str, Any], spec: RunSpec) -> None:
     """Refuse what no finished run leaves: another end, no environment, other rows than one for every iteration.
 
-    A run that diverged has fewer, and none where it did so in the first; it alone may hold infinities and NaN.
+    A run that diverged has fewer, and none where it did so in the first; it alone may hold infinities and NaN in what
+    the methods watch. Losses of the forward pass, which nobody minimises, may overflow in any.
     """
     iterations = columns["iteration"]
     reason, where, total = content["stop_reason"], content["environment"], total_iterations(spec)
@@ -184,8 +182,8 @@ def check_end(content: dict[str, Any], columns: dict[str, Any], spec: RunSpec) -
         raise ValueError(f"environment must say where it was made, got {where!r}")
     if not isinstance(content["passes"], int) or content["passes"] < 1:
         raise ValueError(f"passes must be a whole number from 1 on, got {content['passes']!r}")
-    for name, values in columns.items():
-        if reason == "iterations" and not all(math.isfinite(value) for value in values if value is not None):
+    for name in WATCHED:
+        if reason == "iterations" and not all(math.isfinite(value) for value in columns[name] if value is not None):
             raise ValueError(f"{name} holds numbers that are not finite")
     if iterations != list(range(1, len(iterations) + 1)):
         raise ValueError("iteration does not count from 1 on")

@@ -30,6 +30,7 @@ from ipdlam.experiments.claims import (
 from ipdlam.experiments.setup import datasets, ipdlam
 
 INERTIAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
+BETWEEN = tuple(value for value in INERTIAS if 0.0 < value < 1.0)
 DRAWN = (0.1, 0.4, 0.7, 0.9, 1.0, 1.1, 1.2)  # where there are more
 PAPER_HIDDEN = [1500, 1500]  # a narrower network proves nothing against a number
 LARGE = 100.0  # an objective so many times that at 0.7 is far larger
@@ -124,11 +125,10 @@ def contribution(data: str, at: Mapping[float, Row]) -> Claim:
         "higher, than without it"
     )
     paper = "contributes when 0 < alpha < 1"
-    between = [value for value in INERTIAS if 0.0 < value < 1.0]
-    made = [at[value] for value in between if value in at]
+    made = [at[value] for value in BETWEEN if value in at]
     if 0.0 not in at or not made:
         return unmeasured(claim, paper)
-    none, missing = at[0.0], [None] * (len(between) - len(made))
+    none, missing = at[0.0], [None] * (len(BETWEEN) - len(made))
     tests = [
         every([*(compared(better, row, none, key) for row in made), *missing])
         for key, better in (("objective", lower), ("train_accuracy", ahead), ("test_accuracy", ahead))
@@ -138,16 +138,21 @@ def contribution(data: str, at: Mapping[float, Row]) -> Claim:
         paper,
         f"without it Phi {said(none, 'objective', number)}, at the end training {said(none, 'train_accuracy')}, test "
         f"{said(none, 'test_accuracy')}; with it Phi {extent(made, 'objective', number)}, training "
-        f"{extent(made, 'train_accuracy')}, test {extent(made, 'test_accuracy')}"
-        + (f" ({len(made)} of {len(between)} inertias were run)" if missing else ""),
+        f"{extent(made, 'train_accuracy')}, test {extent(made, 'test_accuracy')}" + how_many(made),
         judged(tests),
     )
 
 
 def extent(rows: Sequence[Row], key: str, show: Callable[[float], str] = percent) -> str:
-    """From the smallest to the largest of some values, in words."""
+    """From the smallest to the largest of some values, in words, and how many have none."""
     known = [row[key] for row in rows if row[key] is not None]
-    return f"{show(min(known))} to {show(max(known))}" if known else "none"
+    lost = f" ({len(rows) - len(known)} of {len(rows)} diverged)" if len(known) < len(rows) else ""
+    return (f"{show(min(known))} to {show(max(known))}" if known else "none") + lost
+
+
+def how_many(below: Sequence[Row]) -> str:
+    """How many of the inertias between 0 and 1 were run, in words, where it is not all of them."""
+    return f" ({len(below)} of {len(BETWEEN)} inertias between 0 and 1 were run)" if len(below) < len(BETWEEN) else ""
 
 
 def gain(data: str, at: Mapping[float, Row]) -> Claim:
@@ -213,24 +218,27 @@ def level(data: str, row: Row | None) -> list[Claim]:
 
 
 def above_one(data: str, at: Mapping[float, Row]) -> Claim:
-    """What the text says of inertias above 1; they are held against all below it that came to an end."""
+    """What the text says of inertias above 1; they are held against all below it, which have to have been run."""
     claim = f"{data}: above inertia 1 the method performs poorly"
     paper = "performs poorly"
     if data in PRINTED:
         theirs = ((value, corrected(data, value)) for value in ABOVE)
         tests = (f"{value}: {'nan' if math.isnan(test) else percent(test)}" for value, test in theirs)
         paper += f" (test {', '.join(tests)})"
-    key, below = "test_accuracy", [row for value, row in at.items() if value < 1.0 and not always_diverged(row)]
-    made = {value: at[value] for value in ABOVE if value in at}
+    key, below = "test_accuracy", [at[value] for value in BETWEEN if value in at]
+    made, missing = {value: at[value] for value in ABOVE if value in at}, [None] * (len(BETWEEN) - len(below))
     if not below or not made:
         return unmeasured(claim, paper)
-    behind = {value: every([compared(ahead, row, mine, key) for row in below]) for value, mine in made.items()}
+    behind = {
+        value: every([*(compared(ahead, row, mine, key) for row in below), *missing]) for value, mine in made.items()
+    }
     least = min(below, key=lambda row: row[key] or 0.0)
     words = (f"{value}: {said(row, key)}" for value, row in made.items())
     return Claim(
         claim,
         paper,
-        f"test at the end {', '.join(words)}; below 1 at the least {said(least, key)} (at {least['inertia']})",
+        f"test at the end {', '.join(words)}; below 1 at the least {said(least, key)} (at {least['inertia']})"
+        + how_many(below),
         judged([behind.get(value) for value in ABOVE]),
     )
 
