@@ -1191,14 +1191,15 @@ def test_compare_says_what_diverged(table, tmp_path):
     assert "iPDLAM diverged" not in out
 
 
-def test_one_interrupt_ends_a_comparison_with_what_there_is(table, tmp_path):
-    class Interrupted(ipdlam.IPDLAM):
-        def step(self, *, evaluate=True):
-            if self.history:
-                raise KeyboardInterrupt
-            return super().step(evaluate=evaluate)
+class InterruptedAfterOne(ipdlam.IPDLAM):
+    def step(self, *, evaluate=True):
+        if self.history:
+            raise KeyboardInterrupt
+        return super().step(evaluate=evaluate)
 
-    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=Interrupted):
+
+def test_one_interrupt_ends_a_comparison_with_what_there_is(table, tmp_path):
+    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=InterruptedAfterOne):
         options = ("--methods", "dlam,ipdlam,adam", "--output", tmp_path / "c")
         out = ipdlam_run("compare", table, *SMALL, *options, code=130)[0]
     assert "iPDLAM interrupted after 1 iterations" in out
@@ -1234,13 +1235,7 @@ def test_a_method_that_never_ends_an_iteration_costs_the_others_no_seed():
 
 
 def test_where_no_seed_is_finished_by_all_it_is_said(table, tmp_path):
-    class Interrupted(ipdlam.IPDLAM):
-        def step(self, *, evaluate=True):
-            if self.history:
-                raise KeyboardInterrupt
-            return super().step(evaluate=evaluate)
-
-    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=Interrupted):
+    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=InterruptedAfterOne):
         options = ("--methods", "dlam,ipdlam", "--seeds", "3", "--seed", "4", "--output", tmp_path / "c")
         out = ipdlam_run("compare", table, *SMALL, *options, code=130)[0]
     assert "no seed was finished by all methods; this is seed 4" in out
