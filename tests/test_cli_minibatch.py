@@ -530,11 +530,11 @@ def test_ctrl_c_in_the_trial_ends_a_comparison(tmp_path):
     [
         (
             ["--methods", "adam", "--step", "0.1"],
-            "step is for minibatch, got 0.1, and none of the methods adam reads",
+            "step is for minibatch, got 0.1, and none of the methods adam reads it; add one that does",
         ),
         (
             ["--methods", "ipdlam", "--rank", "3"],
-            "rank is for minibatch, got 3, and none of the methods ipdlam reads",
+            "rank is for minibatch, got 3, and none of the methods ipdlam reads it; add one that does",
         ),
         (["--rank", "0"], "rank must be an integer >= 1, got 0"),
         (["--weight-decay", "x"], "weight_decay must be a number, got 'x'"),

@@ -258,16 +258,22 @@ def test_a_claim_is_listed_where_it_was_measured_or_once(loaded):
     scales = [dataclasses.replace(loaded[0], scale=scale) for scale in ("paper", "small")]
     not_run = {"verdict": UNMEASURED, "ours": NOT_RUN}
     first = changed(
-        scales[0], claims=[judged_claim("a", HOLDS), judged_claim("b", **not_run), judged_claim("c", UNMEASURED)]
+        scales[0],
+        claims=[
+            judged_claim("a", HOLDS),
+            judged_claim("b", **not_run),
+            judged_claim("c", UNMEASURED),
+            judged_claim("d", FAILS),
+        ],
     )
     second = changed(
         scales[1], claims=[judged_claim("a", **not_run), judged_claim("b", **not_run), judged_claim("c", HOLDS)]
     )
     found = verdicts([first, second])
     listed = [(each.scale, each.claim["claim"]) for each in found if each.experiment == loaded[0].experiment.name]
-    assert listed[:4] == [("paper", "a"), ("paper", "c"), ("small", "c"), ("small", "b")]
+    assert listed[:5] == [("paper", "a"), ("paper", "c"), ("paper", "d"), ("small", "c"), ("small", "b")]
     known = {claim.claim for scale in ("small", "paper") for claim in loaded[0].experiment.claims([], scale)}
-    assert {claim for _, claim in listed[4:]} == known  # what neither of the two speaks of
+    assert {claim for _, claim in listed[5:]} == known  # what neither of the two speaks of
 
 
 def test_experiments_that_were_not_made_are_listed_with_their_commands(loaded):

@@ -48,7 +48,9 @@ def check_methods(methods: Sequence[str]) -> None:
 def check_read(given: Mapping[str, Any], methods: Sequence[str]) -> None:
     """Refuse settings that none of the methods reads."""
     for name, value in given.items():
-        readers = [method for method, settings in DEFAULTS.items() if name in settings and name != "iterations"]
+        if name == "iterations":  # of every method, here: those that count epochs take it for them
+            continue
+        readers = [method for method, settings in DEFAULTS.items() if name in settings]
         optimizers = OPTIMIZERS if name in ("learning_rate", "batch_size") else ()
         if (readers or optimizers) and not {*readers, *optimizers} & {*methods}:
             some = ", ".join([*readers, *(["the optimizers"] if optimizers else [])])

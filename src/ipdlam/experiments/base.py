@@ -20,8 +20,10 @@ Value = float | int | str | None
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: what is not given here is the method's default, so that equal specifications are the same run only
-    as long as the library has the same defaults (a test holds the stored runs against it).
+    """One run; two with equal specifications are the same run.
+
+    What is not given is the method's default: a default that changes makes another run of an old specification. Tests
+    hold the stored runs against the library.
     """
 
     data: str

@@ -126,8 +126,8 @@ def load(folder: Path, name: str, scale: str) -> Content:
         digest = drawing_digest(panels, results, experiment.title)
     except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be read: {error.strerror or error}; change its permissions, or remove what is in its "
-            f"place, then collect it {again}"
+            f"{error.filename or path} cannot be read: {error.strerror or error}; change its permissions, or "
+            f"remove what is in its place, then collect it {again}"
         ) from error
     except (CheckpointError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         damaged = f"damaged, {type(error).__name__}: {error}; collect it {again}"

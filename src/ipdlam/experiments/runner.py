@@ -123,13 +123,14 @@ class Store:
                     folder.mkdir(parents=True, exist_ok=True)
                 lock = exclusive(self.work / f"{spec.key}{LOCK}", self.waiting)
             with lock:
-                if missing := self.read(spec) is None:
+                result = self.read(spec)
+                if missing := result is None:
                     history, passes = execute(spec, work, callback)
                     if history.stop_reason not in FINISHED:
                         raise KeyboardInterrupt
                     with framed(after=GO_ON):
                         self.write(RunResult(spec, columns(history), history.stop_reason, passes, environment()))
-                result = self.read(spec)
+                    result = self.read(spec)
                 assert result is not None
                 shutil.rmtree(work, ignore_errors=True)  # also what a process left that died right here
         if missing:
