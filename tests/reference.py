@@ -22,8 +22,9 @@ def tensor(values):
 
 class Reference:
     def __init__(
-        self, model, loss, X, targets, *, inertia, proximity, penalty, growth, maximum, order, weight=None, regularizers
-    ):
+        self, model, loss, X, targets, *, inertia, proximity, penalty, growth, maximum, order, weight=None, regularizers,
+        weight_proximity=None,
+    ):  # fmt: skip
         linears = [m for m in model if isinstance(m, nn.Linear)]
         by_module = {a.module: a for a in ACTIVATIONS.values()}
         self.activations = [by_module[type(m)].from_module(m) for m in model if not isinstance(m, nn.Linear)]
@@ -32,6 +33,9 @@ class Reference:
         self.s = np.ones(self.N) if weight is None else weight.double().numpy()
         self.alpha, self.beta, self.gamma = inertia
         self.delta, self.rho, self.growth, self.maximum = proximity, penalty, growth, maximum
+        # Of W and of b, for each sample; as printed it is delta for all of them together.
+        per_sample = None if weight_proximity is None else np.broadcast_to(weight_proximity, 2)
+        self.delta_W, self.delta_b = (self.delta,) * 2 if per_sample is None else per_sample * self.s.sum()
         self.order = resolve_order(order, self.L)
         self.R = regularizers
         self.W = {l: linears[l - 1].weight.detach().double().numpy().copy() for l in range(1, self.L + 1)}
@@ -90,8 +94,8 @@ class Reference:
         W_hat = self.hat("W", l, self.beta)
         root = np.sqrt(self.s)[:, None]
         # Stacked least squares: the samples, then the proximal term as further rows.
-        design = np.vstack([root * A, np.sqrt(self.delta) * np.eye(A.shape[1])])
-        goal = np.vstack([root * (Z - self.b[l]), np.sqrt(self.delta) * W_hat.T])
+        design = np.vstack([root * A, np.sqrt(self.delta_W) * np.eye(A.shape[1])])
+        goal = np.vstack([root * (Z - self.b[l]), np.sqrt(self.delta_W) * W_hat.T])
         if R is None:
             new = (np.linalg.pinv(design) @ goal).T
         else:
@@ -116,10 +120,10 @@ class Reference:
         if not self.biased[l]:
             return
         b_hat = self.hat("b", l, self.beta)
-        total = self.delta * b_hat
+        total = self.delta_b * b_hat
         for i in range(self.N):
             total = total + self.s[i] * (self.z[l][i] - self.W[l] @ self.a[l - 1][i])
-        self.replace("b", l, total / (self.s.sum() + self.delta))
+        self.replace("b", l, total / (self.s.sum() + self.delta_b))
 
     def step(self):
         self.used_rho = self.rho
@@ -161,6 +165,6 @@ class Reference:
             difference = {l: getattr(self, name)[l] - self.old[name][l] for l in layers}
             return sum(np.sum((self.s[:, None] if weighted else 1.0) * difference[l] ** 2) for l in layers)
 
-        energy = self.alpha * change("z", True) + self.gamma * change("a", True)
-        energy += self.beta * (change("W", False) + change("b", False))
-        return self.phi() + 0.5 * self.delta * self.used_rho * energy
+        energy = self.delta * (self.alpha * change("z", True) + self.gamma * change("a", True))
+        energy += self.beta * (self.delta_W * change("W", False) + self.delta_b * change("b", False))
+        return self.phi() + 0.5 * self.used_rho * energy

@@ -532,6 +532,24 @@ def test_settings_on_their_bounds_are_accepted():
     IPDLAM(make_model(WIDTHS), inertia=0, proximity=0, penalty=1e-9, penalty_growth=1, penalty_max=1e-9, chunk_size=1)
 
 
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, (0.1, -1.0), (math.nan, 0.1)], ids=str)
+def test_the_proximal_weight_of_W_and_b_is_checked(value):
+    with pytest.raises(ValueError, match=says("weight_proximity", "must be a finite number >= 0")):
+        IPDLAM(make_model(WIDTHS), weight_proximity=value)
+
+
+@pytest.mark.parametrize("value", ["0.5", True, 1j, {}], ids=lambda value: type(value).__name__)
+def test_a_proximal_weight_that_is_no_number(value):
+    with pytest.raises(TypeError, match=says("weight_proximity (W) must be a number", f"got {value!r}")):
+        IPDLAM(make_model(WIDTHS), weight_proximity=value)
+
+
+@pytest.mark.parametrize("value", [(), (0.1,), (0.1, 0.2, 0.3)])
+def test_proximal_weights_of_the_wrong_length(value):
+    with pytest.raises(ValueError, match=says("weight_proximity must be None, a number or two (W, b)", f"{value!r}")):
+        IPDLAM(make_model(WIDTHS), weight_proximity=value)
+
+
 def test_penalty_max_below_penalty():
     parts = ("penalty_max must be at least penalty", "penalty_max=0.5", "penalty=2.0")
     with pytest.raises(ValueError, match=says(*parts)):

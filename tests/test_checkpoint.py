@@ -49,6 +49,7 @@ CASES = {
     "cross-entropy": {"loss": "cross_entropy", "inertia": (0.1, 0.2, 0.3), "chunk_size": 64},
     "huber and l1": {"loss": Huber(0.5), "regularizer": [Ridge(1e-3), None, "non_negative"]},
     "growing": {"penalty_growth": 2.0, "penalty_max": 1.0, "proximity": 0.5},
+    "for each sample": {"weight_proximity": (0.002, 1.0)},
 }
 
 

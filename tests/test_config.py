@@ -49,6 +49,7 @@ FIELDS = {
     "regularizer_strength": optional(POSITIVE),
     "inertia": optional(st.lists(POSITIVE, min_size=3, max_size=3).map(tuple) | st.tuples(POSITIVE)),
     "proximity": optional(POSITIVE),
+    "weight_proximity": optional(st.just("none") | POSITIVE.map(repr) | st.just("0.002,1")),
     "penalty": optional(POSITIVE),
     "penalty_growth": optional(POSITIVE),
     "penalty_max": optional(POSITIVE),
@@ -86,6 +87,7 @@ MINIBATCH = {
     "weight_decay": optional(POSITIVE),
     "epochs": optional(st.integers(0, 10**18)),
     **dict.fromkeys(("regularizer", "regularizer_strength", "penalty_growth", "penalty_max", "order"), st.none()),
+    "weight_proximity": st.none(),
     "iterations": st.none(),
     "storage": st.none(),
 }
@@ -224,6 +226,11 @@ def test_values_become_the_type_of_their_setting(name, text, value):
         ("penalty", "inf", "penalty must be a finite number >= 0"),
         ("penalty", 10**400, "penalty must be a finite number >= 0"),
         ("proximity", -1, "proximity must be a finite number >= 0"),
+        ("weight_proximity", -1, "weight_proximity must be none, a finite number >= 0, or two"),
+        ("weight_proximity", "0.1,0.2,0.3", "weight_proximity must be none, .*, got '0.1,0.2,0.3'"),
+        ("weight_proximity", "some", "weight_proximity must be none, .*, got 'some'"),
+        ("weight_proximity", "inf", "weight_proximity must be none, .*, got 'inf'"),
+        ("weight_proximity", "", "weight_proximity must be none, .*, got ''"),
         ("regularizer_strength", -1, "regularizer_strength must be a finite number >= 0"),
         ("target_score", "best", "target_score must be a number"),
         ("offline", "yes", "offline must be true or false, got 'yes'"),
@@ -312,7 +319,12 @@ def test_dlam_has_neither_inertia_nor_proximity():
     old = TrainConfig(method="dlam", inertia=(0.7,), proximity=1.0)
     assert not {"inertia", "proximity"} & set(old.suited())
     assert TrainConfig(method="dlam").resolved().inertia is None
-    for name, value in (("inertia", (0.5,)), ("inertia", (0.0, 0.1, 0.0)), ("proximity", 2.0)):
+    for name, value in (
+        ("inertia", (0.5,)),
+        ("inertia", (0.0, 0.1, 0.0)),
+        ("proximity", 2.0),
+        ("weight_proximity", "0.1"),
+    ):
         with pytest.raises(ConfigError, match=f"{name} means nothing to dlam"):
             TrainConfig(method="dlam", **{name: value})
 
@@ -482,6 +494,7 @@ def test_the_defaults_are_those_of_the_trainer():
     made = TrainConfig().resolved()
     for name in ("loss", "regularizer", "proximity", "penalty", "penalty_growth", "penalty_max", "order", "chunk_size"):
         assert getattr(made, name) == parameters[name].default, name
+    assert config.as_weight_proximity(made.weight_proximity) == parameters["weight_proximity"].default
     assert made.inertia == (parameters["inertia"].default,)
     assert made.iterations == inspect.signature(IPDLAM.fit).parameters["iterations"].default
     assert made.unit == IPDLAM.unit

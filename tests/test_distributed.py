@@ -63,6 +63,7 @@ CASES = {
     **{f"loss {loss}": case(loss=loss, validation="parts") for loss in LOSSES},
     "sample weights": case(weighted=True, loss="cross_entropy", validation="whole"),
     "l1": case(settings={"regularizer": "l1"}),
+    "proximity for each sample": case(settings={"weight_proximity": [0.01, 1.0]}, weighted=True),
     "minimum norm": case(kind="DLAM", settings={"regularizer": None}),
     "small chunks": case(settings={"chunk_size": 4, "order": "nested-reverse"}),
     "best iterate": case(loss="cross_entropy", validation="parts", fit={"restore_best": True, "patience": 1}),

@@ -29,6 +29,7 @@ def compare(
     chunk_size=7,
     inertia=(0.5, 0.6, 0.7),
     proximity=1.0,
+    weight_proximity=None,
     regularizer=None,
     weighted=False,
     steps=3,
@@ -48,12 +49,11 @@ def compare(
     layers = len(widths) - 1
     reference = Reference(
         model, operator, X, targets, inertia=inertia, proximity=proximity, penalty=0.3, growth=1.5, maximum=0.6,
-        order=order, weight=weight, regularizers=(regularizer,) * layers,
+        order=order, weight=weight, regularizers=(regularizer,) * layers, weight_proximity=weight_proximity,
     )  # fmt: skip
     trainer = ipdlam.IPDLAM(
-        model, loss=loss, regularizer=regularizer, inertia=inertia, proximity=proximity, penalty=0.3,
-        penalty_growth=1.5,
-        penalty_max=0.6, order=order, chunk_size=chunk_size,
+        model, loss=loss, regularizer=regularizer, inertia=inertia, proximity=proximity,
+        weight_proximity=weight_proximity, penalty=0.3, penalty_growth=1.5, penalty_max=0.6, order=order, chunk_size=chunk_size,
     )  # fmt: skip
     trainer.start(X, y, sample_weight=weight)
     for step in range(steps + 1):
@@ -133,6 +133,18 @@ def test_regularizers(regularizer, order, weighted):
 def test_without_proximal_terms(order, weighted):
     # N = 15 samples against widths of 4 to 6: full rank, so the solution of least squares is unique.
     compare(inertia=(0.0, 0.0, 0.0), proximity=0.0, order=order, weighted=weighted)
+
+
+@pytest.mark.parametrize("weight_proximity", [0.0, 0.03, 2.0, (0.2, 1.0), (1.0, 0.0)], ids=str)
+@pytest.mark.parametrize("order", NAMED)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_proximal_weight_of_W_and_b_for_each_sample(weight_proximity, order, weighted):
+    for regularizer in (None, Ridge(0.05), L1(0.02)):
+        compare(weight_proximity=weight_proximity, order=order, weighted=weighted, regularizer=regularizer)
+
+
+def test_the_weights_alone_may_have_proximal_terms():
+    compare(proximity=0.0, weight_proximity=0.5)
 
 
 @pytest.mark.parametrize("order", NAMED)

@@ -66,6 +66,35 @@ def test_relative_ridge_is_the_plain_one_times_penalty_and_samples():
     assert_same_iterates(run(relative, X, Y, 4), run(plain, X, Y, 4))
 
 
+@pytest.mark.parametrize("order", ["reverse", "nested-reverse"])
+def test_the_proximal_weight_for_each_sample_is_that_in_all_over_their_number(order):
+    X, Y = make_data(32, 4, 3)  # a power of two: 1/32 is exact
+    printed = ipdlam.IPDLAM(make_model([4, 5, 3]), order=order)
+    for_each = ipdlam.IPDLAM(make_model([4, 5, 3]), weight_proximity=1.0 / 32.0, order=order)
+    assert_same_iterates(run(printed, X, Y, 5), run(for_each, X, Y, 5), exact=True)
+
+
+def test_the_proximal_weight_for_each_sample_means_the_same_at_every_number_of_them():
+    """Every sample twice gives the weights of every sample once; with a weight in all it does not."""
+    X, Y = make_data(30, 4, 3)
+    for weight_proximity, same in (((0.3, 0.7), True), (None, False)):
+        settings = {"weight_proximity": weight_proximity, "inertia": 0.5}
+        once = run(ipdlam.IPDLAM(make_model([4, 5, 3]), **settings), X, Y, 4).iterate()
+        twice = run(ipdlam.IPDLAM(make_model([4, 5, 3]), **settings), X.repeat(2, 1), Y.repeat(2, 1), 4).iterate()
+        assert torch.allclose(once.W[2], twice.W[2], rtol=1e-9, atol=1e-11) == same
+
+
+def test_the_printed_update_of_b_has_a_weight_of_one_for_each_sample():
+    """``b = (mean of z - W a + delta b_hat) / (1 + delta)`` is the exact update with delta for each sample."""
+    X, Y = make_data(30, 4, 3)
+    model, delta = make_model([4, 3]), 0.5
+    b = model[0].bias.detach().clone()
+    trainer = ipdlam.IPDLAM(model, proximity=delta, weight_proximity=(0.1, delta))
+    after = run(trainer, X, Y, 1).iterate()
+    residual = (after.z[1] - X @ after.W[1].mT).mean(0)
+    torch.testing.assert_close(after.b[1], (residual + delta * b) / (1.0 + delta), rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("order", ["reverse", "increase", "nested-reverse"])
 def test_without_inertia_the_previous_iterate_does_not_matter(order):
     """PDLAM has no memory: whatever stands in the previous generation, the next iterate is the same."""

@@ -61,6 +61,7 @@ CASES = {
     "three rows at a time": {"chunk_size": 3},
     "one chunk": {"chunk_size": 90},
     "default chunks": {},
+    "proximity for each sample": {"weight_proximity": (0.01, 1.0), "chunk_size": 16},
     "no proximity": {"inertia": 0.0, "proximity": 0.0, "order": "nested-reverse", "chunk_size": 16},
     "real loss": {"loss": "cross_entropy", "chunk_size": 32, "regularizer": ["ridge", None, "l1"]},
 }

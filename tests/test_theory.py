@@ -37,6 +37,7 @@ def runs(draw):
             "order": order,
             "inertia": (draw(st.floats(0.0, 0.5)), draw(st.floats(0.0, 0.99)), draw(st.floats(0.0, 0.99))),
             "proximity": draw(st.sampled_from([0.05, 0.3, 1.0, 4.0])),
+            "weight_proximity": draw(st.sampled_from([None, 0.0, 0.002, 1.0, (0.05, 1.0)])),
             "penalty": draw(st.sampled_from([0.02, 0.3, 2.0, 30.0])),
             "penalty_growth": 1.0,
             "regularizer": draw(st.sampled_from(REGULARIZERS)),

@@ -121,6 +121,11 @@ class TrainConfig:
         None, METHOD, "alpha = beta = gamma in the paper, or three: z, weights, a; minibatch has beta alone"
     )
     proximity: float | None = setting(None, METHOD, "delta in the paper")
+    weight_proximity: str | None = setting(
+        None,
+        METHOD,
+        "that of W and b for each sample, or two: W, b; none: delta in all, as the paper's W update is printed",
+    )
     penalty: float | None = setting(None, METHOD, "rho_0 in the paper")
     penalty_growth: float | None = setting(None, METHOD, "theta in the paper")
     penalty_max: float | None = setting(None, METHOD, "the upper bound of the penalty")
@@ -188,6 +193,8 @@ class TrainConfig:
             for name in NOT_NEGATIVE:
                 if getattr(self, name) is not None:
                     check_number(name, getattr(self, name), low=0.0)
+            if self.weight_proximity is not None:
+                as_weight_proximity(self.weight_proximity)
             if self.then_learning_rate is not None:
                 check_number("then_learning_rate", self.then_learning_rate, 0.0, LARGEST_RATE, strict=True)
             if self.target_score is not None:
@@ -327,6 +334,18 @@ def as_integer(text: Any) -> int | None:
             return int(text)
     number = as_number(text)  # 1e3 and 2.0
     return int(number) if number.is_integer() else None
+
+
+def as_weight_proximity(text: str) -> tuple[float, ...] | None:
+    """The proximal weights of W and b that text stands for: one number or two, or ``none``."""
+    if text == "none":
+        return None
+    numbers = tuple(as_number(part) for part in text.split(","))
+    if len(numbers) > 2 or not all(0.0 <= number < math.inf for number in numbers):
+        raise ConfigError(
+            f"weight_proximity must be none, a finite number >= 0, or two with a comma between them (W, b), got {text!r}"
+        )
+    return numbers
 
 
 def is_storable(text: str) -> bool:

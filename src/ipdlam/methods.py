@@ -15,7 +15,7 @@ WHOLE_BATCH: dict[str, Any] = {
     "iterations": 50,
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "ipdlam": {**WHOLE_BATCH, "inertia": (0.7,), "proximity": 1.0},
+    "ipdlam": {**WHOLE_BATCH, "inertia": (0.7,), "proximity": 1.0, "weight_proximity": "none"},
     "dlam": WHOLE_BATCH,
     "minibatch": {
         "inertia": (0.7,),

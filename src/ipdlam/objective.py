@@ -26,7 +26,7 @@ class Objective:
     regularization: float  # sum R_l(W_l)
     linear_gap: tuple[float, ...]  # ||z_l - a_(l-1) W_l^T - b_l||^2, l = 1 ... L
     activation_gap: tuple[float, ...]  # ||a_l - sigma_l(z_l)||^2, l = 1 ... L-1
-    inertial_energy: float  # delta (alpha ||dz||^2 + beta (||dW||^2 + ||db||^2) + gamma ||da||^2)
+    inertial_energy: float  # delta (alpha ||dz||^2 + gamma ||da||^2) + beta (delta_W ||dW||^2 + delta_b ||db||^2)
 
     @property
     def value(self) -> float:

@@ -135,9 +135,10 @@ def objective_of(run: Run, settings: Settings, tally: Tally, rho: float) -> Obje
         for l, R in enumerate(settings.regularizers, start=1)
         if R is not None
     )
-    weights_change = change_of((run.W[l], run.W_previous[l]) for l in run.W)
-    weights_change += change_of((run.b[l], run.b_previous[l]) for l in run.b)
-    energy = inertia.z * tally.z_change + inertia.weights * weights_change + inertia.a * tally.a_change
+    delta_W, delta_b = settings.deltas_of_weights(tally.n)
+    energy = settings.proximity * (inertia.z * tally.z_change + inertia.a * tally.a_change)
+    energy += inertia.weights * delta_W * change_of((run.W[l], run.W_previous[l]) for l in run.W)
+    energy += inertia.weights * delta_b * change_of((run.b[l], run.b_previous[l]) for l in run.b)
     layers = sorted(run.W)
     return Objective(
         rho,
@@ -145,5 +146,5 @@ def objective_of(run: Run, settings: Settings, tally: Tally, rho: float) -> Obje
         regularization,
         tuple(tally.linear_gap[l] for l in layers),
         tuple(tally.activation_gap[l] for l in layers[:-1]),
-        settings.proximity * energy,
+        energy,
     )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ipdlam.baselines import BCD, DLADMM, BackPropagation
 from ipdlam.batches import default_batch_size
-from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.config import ConfigError, TrainConfig, as_weight_proximity, blamed_on_settings
 from ipdlam.datasets import Dataset, load
 from ipdlam.distributed import Span
 from ipdlam.minibatch import MiniBatchIPDLAM
@@ -152,6 +152,9 @@ class Problem:
             if "inertia" in own:  # dlam has none
                 inertia = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]
                 common |= {"inertia": inertia, "proximity": own["proximity"]}
+            if "weight_proximity" in own:
+                given = as_weight_proximity(own["weight_proximity"])
+                common["weight_proximity"] = given[0] if given is not None and len(given) == 1 else given
             if config.chosen == "minibatch":
                 common |= {name: own[name] for name in ("step", "rank", "weight_decay")}
                 common |= {"batch_size": self.batch_size(own["batch_size"]), "seed": config.seed}

@@ -26,6 +26,13 @@ class Inertia(NamedTuple):
     a: float  # gamma
 
 
+class WeightProximity(NamedTuple):
+    """The weights of the proximal terms of W and of b, for each sample."""
+
+    W: float  # kappa delta
+    b: float
+
+
 @dataclass(frozen=True)
 class Settings:
     """What defines a run besides the model and the data."""
@@ -34,6 +41,7 @@ class Settings:
     regularizers: tuple[Regularizer | None, ...]  # R_l, one for each layer
     inertia: Inertia
     proximity: float  # delta
+    weight_proximity: WeightProximity | None  # of W and b, for each sample; None: delta in all, as printed
     penalty: PenaltySchedule  # rho_0, theta, rho bar
     order: Order
     chunk_size: int
@@ -42,6 +50,8 @@ class Settings:
         for name, value in zip(("z", "W and b", "a"), self.inertia, strict=True):
             check_number(f"inertia ({name})", value, low=0.0)
         check_number("proximity", self.proximity, low=0.0)
+        for name, value in zip(("W", "b"), self.weight_proximity or (), strict=False):
+            check_number(f"weight_proximity ({name})", value, low=0.0)
         check_integer("chunk_size", self.chunk_size, low=1)
         if max(self.inertia) >= 1.0:
             warnings.warn(
@@ -50,10 +60,21 @@ class Settings:
                 UserWarning,
                 stacklevel=5,
             )
-        if max(self.inertia) > 0.0 and self.proximity == 0.0:
+        if max(self.inertia) > 0.0 and max(self.proximity, *(self.weight_proximity or (0.0,))) == 0.0:
             warnings.warn(
                 "inertia acts through the proximal term, so it has no effect at proximity 0", UserWarning, stacklevel=5
             )
+
+    @property
+    def is_dlam(self) -> bool:
+        """Whether there is neither inertia nor any proximal term."""
+        return max(*self.inertia, self.proximity, *(self.weight_proximity or ())) == 0.0
+
+    def deltas_of_weights(self, n: float) -> tuple[float, float]:
+        """The weights of the proximal terms of W and of b over ``n`` samples."""
+        if self.weight_proximity is None:
+            return self.proximity, self.proximity
+        return n * self.weight_proximity.W, n * self.weight_proximity.b
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; losses and regularisers by their names in the registries."""
@@ -62,6 +83,7 @@ class Settings:
             "regularizers": [describe("regularizer", R, REGULARIZERS) for R in self.regularizers],
             "inertia": list(self.inertia),
             "proximity": self.proximity,
+            "weight_proximity": None if self.weight_proximity is None else list(self.weight_proximity),
             "penalty": dataclasses.asdict(self.penalty),
             "order": [str(block) for block in self.order],
             "chunk_size": self.chunk_size,
@@ -70,11 +92,13 @@ class Settings:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Settings:
         """The inverse of :meth:`to_dict`."""
+        own = fields.get("weight_proximity")  # older checkpoints have none
         return cls(
             rebuild("loss", fields["loss"], LOSSES),
             tuple(None if R is None else rebuild("regularizer", R, REGULARIZERS) for R in fields["regularizers"]),
             Inertia(*fields["inertia"]),
             fields["proximity"],
+            None if own is None else WeightProximity(*own),
             PenaltySchedule(**fields["penalty"]),
             resolve_order(fields["order"], len(fields["regularizers"])),
             fields["chunk_size"],
@@ -111,6 +135,7 @@ def resolve_settings(
     regularizer: RegularizerLike | Sequence[RegularizerLike],
     inertia: float | tuple[float, float, float],
     proximity: float,
+    weight_proximity: float | tuple[float, float] | None,
     penalty: PenaltySchedule,
     order: str | Iterable[str | tuple[str, int]],
     chunk_size: int,
@@ -122,6 +147,13 @@ def resolve_settings(
         inertias = Inertia(*inertia)
     else:
         inertias = Inertia(inertia, inertia, inertia)
+    own = None
+    if isinstance(weight_proximity, (tuple, list)):
+        if len(weight_proximity) != 2:
+            raise ValueError(f"weight_proximity must be None, a number or two (W, b), got {weight_proximity!r}")
+        own = WeightProximity(*weight_proximity)
+    elif weight_proximity is not None:
+        own = WeightProximity(weight_proximity, weight_proximity)
     if isinstance(regularizer, (tuple, list)):
         if len(regularizer) != layers:
             raise ValueError(f"regularizer must be one or one for each of the {layers} layers, got {len(regularizer)}")
@@ -129,7 +161,9 @@ def resolve_settings(
     else:
         regularizers = (resolve_regularizer(regularizer),) * layers  # type: ignore[arg-type]
     resolved_loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
-    return Settings(resolved_loss, regularizers, inertias, proximity, penalty, resolve_order(order, layers), chunk_size)
+    return Settings(
+        resolved_loss, regularizers, inertias, proximity, own, penalty, resolve_order(order, layers), chunk_size
+    )
 
 
 def resolve_regularizer(regularizer: RegularizerLike) -> Regularizer | None:

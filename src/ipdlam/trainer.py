@@ -44,7 +44,8 @@ class IPDLAM(CountsIterations[Run]):
         Phi = L(Y, Z_L) + sum_l R_l(W_l)
               + (rho / 2) (sum_l ||Z_l - A_(l-1) W_l^T - b_l||^2 + sum_l ||A_l - sigma_l(Z_l)||^2)
 
-    plus the proximal term ``(delta rho / 2) ||x - x_hat||^2`` of the block ``x``. Where a process group of
+    plus the proximal term ``(delta rho / 2) ||x - x_hat||^2`` of the block ``x``; for W and b it may have a weight of
+    its own. Where a process group of
     ``torch.distributed`` is initialised, its processes train one model together: each gives its own samples to ``fit``,
     ``start`` or ``load`` (docs/distributed.md).
 
@@ -61,6 +62,10 @@ class IPDLAM(CountsIterations[Run]):
         ``alpha = beta = gamma`` in the paper, or the three of them: for z, for W and b, for a.
     proximity
         ``delta`` in the paper.
+    weight_proximity
+        The weight of the proximal terms of W and b for each sample, or two of them: for W and for b. It takes the place
+        of ``delta`` there, times the number of samples, and so means the same however many there are. None is
+        ``delta`` in all, as the paper's update of W is printed (docs/deviations.md).
     penalty, penalty_growth, penalty_max
         ``rho_0``, ``theta`` and the upper bound of ``rho`` in the paper.
     order
@@ -83,6 +88,7 @@ class IPDLAM(CountsIterations[Run]):
         regularizer: RegularizerLike | Sequence[RegularizerLike] = "ridge",
         inertia: float | tuple[float, float, float] = 0.7,
         proximity: float = 1.0,
+        weight_proximity: float | tuple[float, float] | None = None,
         penalty: float = 0.1,
         penalty_growth: float = 1.1,
         penalty_max: float = 1e6,
@@ -95,7 +101,9 @@ class IPDLAM(CountsIterations[Run]):
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         schedule = PenaltySchedule(penalty, penalty_growth, penalty_max)
         layers = len(self.network)
-        self._adopt(resolve_settings(layers, loss, regularizer, inertia, proximity, schedule, order, rows))
+        self._adopt(
+            resolve_settings(layers, loss, regularizer, inertia, proximity, weight_proximity, schedule, order, rows)
+        )
 
     def objective(self) -> Objective:
         """Phi term by term, and the gaps, at the current iterate."""
@@ -232,7 +240,7 @@ class IPDLAM(CountsIterations[Run]):
         trainer._adopt(Settings.from_dict(settings))
         if len(trainer.settings.regularizers) != len(trainer.network):
             raise ValueError("its settings are those of another network")
-        if cls is DLAM and (trainer.settings.proximity > 0.0 or max(trainer.settings.inertia) > 0.0):
+        if cls is DLAM and not trainer.settings.is_dlam:
             raise ValueError("it is of a run of IPDLAM; load it with IPDLAM.load")
         return trainer
 
@@ -251,7 +259,10 @@ class IPDLAM(CountsIterations[Run]):
             return self.settings_dict()
         except ValueError:
             settings = self.settings
-            own = {name: getattr(settings, name) for name in ("proximity", "chunk_size", "penalty", "inertia")}
+            own = {
+                name: getattr(settings, name)
+                for name in ("proximity", "weight_proximity", "chunk_size", "penalty", "inertia")
+            }
             kinds = [type(thing).__qualname__ for thing in (settings.loss, *settings.regularizers)]
             return {**own, "loss and regularizers": kinds, "order": [str(block) for block in settings.order]}
 
@@ -332,13 +343,14 @@ class IPDLAM(CountsIterations[Run]):
             self._check_finite(run, all_finite(run.W[l]))
 
     def _solve(self, run: Run, l: int, moments: Moments, rho: float) -> None:
-        beta, delta = self.settings.inertia.weights, self.settings.proximity
+        beta = self.settings.inertia.weights
+        delta_W, delta_b = self.settings.deltas_of_weights(moments.n)
         W, b, b_previous = run.W[l], run.b[l], run.b_previous[l]
         regularizer = self.settings.regularizers[l - 1]
         known = None if run.iteration == 0 else W  # at the start there are none that were solved for
-        run.W[l] = update_W(moments, W, run.W_previous[l], b, beta, delta, rho, regularizer, known)
+        run.W[l] = update_W(moments, W, run.W_previous[l], b, beta, delta_W, rho, regularizer, known)
         if b is not None and b_previous is not None:
-            run.b[l] = update_b(moments, run.W[l], b, b_previous, beta, delta)
+            run.b[l] = update_b(moments, run.W[l], b, b_previous, beta, delta_b)
 
     def _check_finite(self, run: Run, finite: bool) -> None:
         if not finite:

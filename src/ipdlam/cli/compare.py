@@ -42,6 +42,7 @@ SETTINGS = (
     "regularizer_strength",
     "inertia",
     "proximity",
+    "weight_proximity",
     "penalty",
     "penalty_growth",
     "order",
