@@ -22,8 +22,8 @@ def tensor(values):
 
 class Reference:
     def __init__(
-        self, model, loss, X, targets, *, inertia, proximity, penalty, growth, maximum, order, weight=None, regularizers,
-        weight_proximity=None,
+        self, model, loss, X, targets, *, inertia, proximity, penalty, growth, maximum, order, regularizers,
+        weight=None, weight_proximity=None,
     ):  # fmt: skip
         linears = [m for m in model if isinstance(m, nn.Linear)]
         by_module = {a.module: a for a in ACTIVATIONS.values()}

@@ -53,7 +53,8 @@ def compare(
     )  # fmt: skip
     trainer = ipdlam.IPDLAM(
         model, loss=loss, regularizer=regularizer, inertia=inertia, proximity=proximity,
-        weight_proximity=weight_proximity, penalty=0.3, penalty_growth=1.5, penalty_max=0.6, order=order, chunk_size=chunk_size,
+        weight_proximity=weight_proximity, penalty=0.3, penalty_growth=1.5, penalty_max=0.6, order=order,
+        chunk_size=chunk_size,
     )  # fmt: skip
     trainer.start(X, y, sample_weight=weight)
     for step in range(steps + 1):

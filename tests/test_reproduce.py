@@ -29,7 +29,7 @@ def test_only_chooses_among_all_before_anything_is_run(tmp_path):
     out, _ = ipdlam_run("reproduce", "order", "fig2", "--only", "Proximity 0.1", "--output", tmp_path / "r")
     first, second, third = out.splitlines()[:3]
     assert first == "order: skipped, 'Proximity 0.1' is in none of its labels"
-    assert second.startswith("fig2 1/1: ipdlam on digits (inertia 0.7, proximity 0.1): ")
+    assert second.startswith("fig2 1/1: ipdlam on digits (inertia 0.7, proximity 0.1, weight_proximity ")
     assert third.startswith("Figure 2")
     assert "only 'x' is in no label of order" in refused("reproduce", "order", "fig2", "--only", "x")
 

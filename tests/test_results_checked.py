@@ -322,18 +322,20 @@ def test_a_damaged_run_is_not_collected(results):
 ALTERNATING = {
     "loss": {"name": "squared"},
     "regularizers": [None] * 3,
+    "weight_proximity": None,
     "penalty": {"initial": 0.1, "growth": 1.1, "maximum": 1e6},
     "order": ["z3", "z2", "z1", "W3", "W2", "W1", "a2", "a1"],
     "chunk_size": 8192,
 }
 DESCENT = {"loss": {"name": "squared"}, "learning_rate": 0.001, "batch_size": 64, "seed": 0, "chunk_size": 8192}
 SPECS = {
-    "ipdlam": setup.ipdlam("smoke", "digits"),
+    "ipdlam": setup.ipdlam("smoke", "digits", setup.LETTER),
     "ipdlam, deep": EXPERIMENTS["deep"].runs("smoke")[0],  # it leaves inertia and proximity to the defaults
-    "dlam": setup.dlam("smoke", "digits"),
-    "minibatch": setup.dlam("smoke", "digits").changed(method="minibatch"),
+    "dlam": setup.dlam("smoke", "digits", setup.LETTER),
+    "minibatch": setup.dlam("smoke", "digits", setup.LETTER).changed(method="minibatch"),
     "bcd": EXPERIMENTS["bcd"].runs("smoke")[0],
     "dladmm": EXPERIMENTS["bcd"].runs("smoke")[0].changed(method="dladmm"),
+    "batch-by-batch": setup.dlam("smoke", "digits", setup.LETTER).changed(method="batch-by-batch"),
     "adam": setup.optimizer("smoke", "digits", "adam", 0.001),
     "sgd": setup.optimizer("smoke", "digits", "sgd", 0.001),
 }
@@ -353,6 +355,10 @@ SETTINGS = {
     },
     "bcd": {"loss": {"name": "squared"}, "proximity": 5.0, "chunk_size": 8192},
     "dladmm": {"loss": {"name": "squared"}, "penalty": 1e-6, "chunk_size": 8192},
+    "batch-by-batch": {
+        **{"loss": {"name": "squared"}, "batch_size": 512, "fresh": False, "inertia": 0.7, "proximity": 1.0},
+        **{"penalty": 0.1, "penalty_growth": 1.1, "penalty_max": 1e6, "chunk_size": 8192},
+    },
     "adam": {**DESCENT, "optimizer": "adam"},
     "sgd": {**DESCENT, "optimizer": "sgd"},
 }

@@ -17,7 +17,7 @@ from typing import Any
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import DataError, UnsupportedModelError
-from ipdlam.methods import DEFAULTS, METHODS, OWN, remedy, shown, unit
+from ipdlam.methods import DEFAULTS, METHODS, OWN, as_weight_proximity, remedy, shown, unit
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -334,18 +334,6 @@ def as_integer(text: Any) -> int | None:
             return int(text)
     number = as_number(text)  # 1e3 and 2.0
     return int(number) if number.is_integer() else None
-
-
-def as_weight_proximity(text: str) -> tuple[float, ...] | None:
-    """The proximal weights of W and b that text stands for: one number or two, or ``none``."""
-    if text == "none":
-        return None
-    numbers = tuple(as_number(part) for part in text.split(","))
-    if len(numbers) > 2 or not all(0.0 <= number < math.inf for number in numbers):
-        raise ConfigError(
-            f"weight_proximity must be none, a finite number >= 0, or two with a comma between them (W, b), got {text!r}"
-        )
-    return numbers
 
 
 def is_storable(text: str) -> bool:

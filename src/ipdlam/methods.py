@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 WHOLE_BATCH: dict[str, Any] = {
@@ -36,6 +37,22 @@ OWN = tuple(dict.fromkeys(name for settings in DEFAULTS.values() for name in set
 def unit(method: str) -> str:
     """What a method counts."""
     return "epoch" if "epochs" in DEFAULTS[method] else "iteration"
+
+
+def as_weight_proximity(text: str) -> tuple[float, ...] | None:
+    """The proximal weights of W and b that text stands for: one number or two, or ``none``."""
+    if text == "none":
+        return None
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (1, 2) or not all(0.0 <= number < math.inf for number in numbers):
+        raise ValueError(
+            "weight_proximity must be none, a finite number >= 0, or two with a comma between them (W, b), got "
+            f"{text!r}"
+        )
+    return numbers
 
 
 def remedy(name: str, method: str, selected_by: str | None, then: str | None) -> str:

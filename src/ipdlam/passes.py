@@ -10,13 +10,14 @@ from torch import Tensor
 
 from ipdlam.distributed import Group
 from ipdlam.linalg import gain
+from ipdlam.moments import Moments
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally, change_of, squared_distance, weighted_sum
 from ipdlam.orders import Block, Plan, Visit
 from ipdlam.run import Run
 from ipdlam.settings import Settings
 from ipdlam.shards import Access, Chunk, Place
-from ipdlam.updates import aim_z, update_a, update_hidden_z, update_output_z
+from ipdlam.updates import aim_z, update_a, update_b, update_hidden_z, update_output_z, update_W
 
 
 def pass_over(
@@ -103,6 +104,17 @@ def update(
             targets = run.shard.samples.targets(settings.loss, chunk.rows, network.outputs)
             update_output_z(settings.loss, targets, V, rho, delta)
     chunk.swap(block)
+
+
+def solve_weights(run: Run, settings: Settings, l: int, moments: Moments, rho: float) -> tuple[Tensor, Tensor | None]:
+    """The W update of one layer, and its b update with the new W: lines 2 and 6."""
+    beta, (delta_W, delta_b) = settings.inertia.weights, settings.deltas_of_weights(moments.n)
+    W, b, b_previous = run.W[l], run.b[l], run.b_previous[l]
+    known = None if run.iteration == 0 else W  # the weights of the start are no solution of an earlier system
+    new = update_W(moments, W, run.W_previous[l], b, beta, delta_W, rho, settings.regularizers[l - 1], known)
+    if b is None or b_previous is None:
+        return new, None
+    return new, update_b(moments, new, b, b_previous, beta, delta_b)
 
 
 def measure(run: Run, network: Network, settings: Settings, plan: Plan, chunk: Chunk, tally: Tally) -> None:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from ipdlam.baselines import BCD, DLADMM, BackPropagation
 from ipdlam.batches import default_batch_size
-from ipdlam.config import ConfigError, TrainConfig, as_weight_proximity, blamed_on_settings
+from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.datasets import Dataset, load
 from ipdlam.distributed import Span
+from ipdlam.methods import as_weight_proximity
 from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.models import TrainedModel, mlp
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer

@@ -55,8 +55,13 @@ class Run(Course):
         validation: Samples | None,
         chunk_size: int,
         storage: Path | None = None,
+        *,
+        constant_input: bool = True,
     ) -> Self:
-        """A run with the model's weights, whose z and a hold nothing yet; they live in the folder ``storage``."""
+        """A run with the model's weights, whose z and a hold nothing yet; they live in the folder ``storage``.
+
+        ``constant_input`` says that all sums over samples are of the same ones, so that those of X are taken once.
+        """
         shard: Shard[Any]
         if storage is None or len(samples) == 0:
             shard = MemoryShard(network, samples, chunk_size)
@@ -71,7 +76,7 @@ class Run(Course):
                 network.dtype,
                 network.device,
                 name=f"layer {l} (module {network[l].name})",
-                constant_input=l == 1,
+                constant_input=constant_input and l == 1,
             )
             for l in network.numbers
         }
@@ -85,9 +90,11 @@ class Run(Course):
         validation: Samples | None,
         chunk_size: int,
         storage: Path | None = None,
+        *,
+        constant_input: bool = True,
     ) -> Self:
         """Initialise z and a by one forward pass of the model as it is; both generations are the same."""
-        run = cls.allocate(network, samples, validation, chunk_size, storage)
+        run = cls.allocate(network, samples, validation, chunk_size, storage, constant_input=constant_input)
         new = Access(reads=frozenset(), writes=run.shard.places())
         try:
             with contextlib.closing(run.shard.chunks(new)) as chunks:

@@ -22,18 +22,16 @@ from ipdlam.history import Record
 from ipdlam.inputs import ArrayLike, Samples, ValidationData
 from ipdlam.linalg import all_finite
 from ipdlam.mapped import map_samples
-from ipdlam.moments import Moments
 from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally
 from ipdlam.orders import Visit, plan
-from ipdlam.passes import objective_of, pass_over, sum_over
+from ipdlam.passes import objective_of, pass_over, solve_weights, sum_over
 from ipdlam.prox import Loss
 from ipdlam.resumable import CountsIterations
 from ipdlam.run import Iterate, Run
 from ipdlam.schedules import PenaltySchedule
 from ipdlam.settings import RegularizerLike, Settings, resolve_settings
 from ipdlam.shards import default_chunk_size
-from ipdlam.updates import update_b, update_W
 
 
 class IPDLAM(CountsIterations[Run]):
@@ -331,7 +329,7 @@ class IPDLAM(CountsIterations[Run]):
             self._check_finite(run, all_finite(moments.ZtA) and all_finite(moments.AtA.matrix))
             W, b = run.W[l], run.b[l]
             if owners[l] == self.group.rank:
-                self._solve(run, l, moments, rho)
+                run.W[l], run.b[l] = solve_weights(run, self.settings, l, moments, rho)
             else:
                 run.W[l], run.b[l] = torch.empty_like(W), None if b is None else torch.empty_like(b)
             if self.group.size > 1:
@@ -341,16 +339,6 @@ class IPDLAM(CountsIterations[Run]):
         self.group.spread_(new)
         for l in layers:
             self._check_finite(run, all_finite(run.W[l]))
-
-    def _solve(self, run: Run, l: int, moments: Moments, rho: float) -> None:
-        beta = self.settings.inertia.weights
-        delta_W, delta_b = self.settings.deltas_of_weights(moments.n)
-        W, b, b_previous = run.W[l], run.b[l], run.b_previous[l]
-        regularizer = self.settings.regularizers[l - 1]
-        known = None if run.iteration == 0 else W  # at the start there are none that were solved for
-        run.W[l] = update_W(moments, W, run.W_previous[l], b, beta, delta_W, rho, regularizer, known)
-        if b is not None and b_previous is not None:
-            run.b[l] = update_b(moments, run.W[l], b, b_previous, beta, delta_b)
 
     def _check_finite(self, run: Run, finite: bool) -> None:
         if not finite:

@@ -1,12 +1,19 @@
 """The paper's tables and figures, and the questions it leaves open: one short file each."""
 
-from ipdlam.experiments import bcd, decay, deep, defaults, fig1, fig2, fig3, order, penalty, table1, warmup
+from ipdlam.experiments import bcd, decay, deep, defaults, fig1, fig2, fig3, order, penalty, readings, table1, warmup
 from ipdlam.experiments.base import Experiment
+from ipdlam.experiments.setup import CHOSEN, LETTER
 
+PAPER = (table1, fig1, fig2, fig3, order)
+OPEN = (readings, decay, penalty, defaults, warmup, deep, bcd)
 EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (table1, fig1, fig2, fig3, order, decay, penalty, defaults, warmup, deep, bcd)
+    experiment.name: experiment
+    for experiment in (
+        *(module.experiment(CHOSEN) for module in PAPER),
+        *(module.EXPERIMENT for module in OPEN),
+        *(module.experiment(LETTER) for module in PAPER),
+    )
 }
-"""Name to experiment, in the order of the paper."""
+"""Name to experiment: those of the paper, what it leaves open, and those of the paper in the other reading."""
 
 __all__ = ["EXPERIMENTS", "Experiment"]

@@ -13,9 +13,9 @@ from typing import Any
 from ipdlam.experiments.claims import CLOSE, Claim, Row
 
 SCALES = ("smoke", "small", "paper")
-START = 0.1  # rho_0 of the library, at which Phi is compared, too
+START = 0.1  # rho_0 of a run that does not say; Phi is compared at it, too
 
-Value = float | int | str | None
+Value = float | int | str | tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,7 @@ class Experiment:
     columns: Sequence[Column]
     panels: Callable[[Sequence[RunSpec]], Sequence[Panel]]
     claims: Callable[[Sequence[Row], str], Sequence[Claim]]  # from means over the seeds, all that a scale has runs for
+    shown: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows  # what the table has of these means
 
 
 def accuracy_row(spec: RunSpec, result: RunResult, **more: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from ipdlam.experiments.claims import (
     said,
     unmeasured,
 )
-from ipdlam.experiments.setup import datasets, ipdlam
+from ipdlam.experiments.setup import LETTER, datasets, ipdlam
 
 PLAIN, CONSTANT = "as in the paper", "constant penalty"
 VARIANTS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
@@ -51,7 +51,7 @@ FRESH = "mini-batches, each with a fresh forward pass"
 
 def runs(scale: str) -> list[RunSpec]:
     """iPDLAM at 0.7 as it is, with a ridge, with other penalties, and the mini-batch method for as many epochs."""
-    base = ipdlam(scale, datasets(scale)[0])
+    base = ipdlam(scale, datasets(scale)[0], LETTER)
     chosen = [settings for title, settings in VARIANTS if scale != "paper" or title in AT_PAPER_SCALE]
     fresh = [] if scale == "paper" else [base.changed(method="minibatch").without("inertia", "proximity")]
     return [*(base.changed(settings=settings) for settings in chosen), *fresh]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, titled
 from ipdlam.experiments.claims import Claim, Row, ahead, by, compared, judged, said, unmeasured
-from ipdlam.experiments.setup import datasets, ipdlam
+from ipdlam.experiments.setup import LETTER, datasets, ipdlam
 
 LIBRARY, NOTHING = "the library", "nothing said"
 DEFAULT = "0.1, growing (default)"
@@ -36,7 +36,7 @@ LENGTH: dict[str, dict[str, Any]] = {  # a part of the data shows it
 
 def runs(scale: str) -> list[RunSpec]:
     """From every kind of initial weights, with the library's ridge: every penalty, and every other network."""
-    base = ipdlam(scale, datasets(scale)[0]).changed(settings=VARIANTS[0][1], **LENGTH[scale])
+    base = ipdlam(scale, datasets(scale)[0], LETTER).changed(settings=VARIANTS[0][1], **LENGTH[scale])
     width = base.hidden[0]
     cases = [base.changed(settings=settings) for _, settings in VARIANTS]
     cases += [base.changed(activation=activation, hidden=(width,) * depth) for activation, depth in SHAPES[scale]]

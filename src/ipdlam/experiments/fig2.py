@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
 from ipdlam.experiments.claims import CLOSE, UNMEASURED, Claim, Row, alike, judged, spread, unmeasured
-from ipdlam.experiments.setup import datasets, ipdlam
+from ipdlam.experiments.setup import Reading, datasets, ipdlam
 
 PROXIMITIES = (0.1, 0.2, 0.3, 0.4, 1.0)
 
 
-def runs(scale: str) -> list[RunSpec]:
+def runs(scale: str, reading: Reading) -> list[RunSpec]:
     """Five proximities on MNIST."""
-    return [ipdlam(scale, datasets(scale)[0], proximity=proximity) for proximity in PROXIMITIES]
+    return [ipdlam(scale, datasets(scale)[0], reading, proximity=proximity) for proximity in PROXIMITIES]
 
 
 def name(spec: RunSpec) -> str:
@@ -51,13 +52,20 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     ]
 
 
-EXPERIMENT = Experiment(
-    "fig2",
-    "Figure 2: the proximity delta",
-    f"Inertia 0.7 on MNIST with five proximities. Similar is taken to be within {100.0 * CLOSE:.0f} point of accuracy.",
-    runs,
-    rows,
-    (Column("delta", "proximity"), *OUTCOME),
-    panels,
-    claims,
+ABOUT = (
+    f"Inertia 0.7 on MNIST with five proximities. Similar is taken to be within {100.0 * CLOSE:.0f} point of accuracy."
 )
+
+
+def experiment(reading: Reading) -> Experiment:
+    """It in one reading of the paper."""
+    return Experiment(
+        f"fig2{reading.suffix}",
+        reading.titled("Figure 2: the proximity delta"),
+        f"{ABOUT} In this reading {reading.words}.",
+        partial(runs, reading=reading),
+        rows,
+        (Column("delta", "proximity"), *OUTCOME),
+        panels,
+        claims,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ipdlam.experiments.base import (
@@ -46,7 +47,7 @@ from ipdlam.experiments.claims import (
     unmeasured,
     when,
 )
-from ipdlam.experiments.setup import datasets, ipdlam, optimizer
+from ipdlam.experiments.setup import Reading, datasets, ipdlam, optimizer
 from ipdlam.experiments.table1 import PAPER_HIDDEN, at_seven
 
 # Those that the paper compares with in its figure, those whose rates it speaks of, and all that it names.
@@ -61,11 +62,11 @@ LATE = 0.9  # of a run; what changes clearly after it has not converged
 FEW = 10  # iterations before which it has learned quite good parameters
 
 
-def runs(scale: str) -> list[RunSpec]:
+def runs(scale: str, reading: Reading) -> list[RunSpec]:
     """iPDLAM at 0.7, and every optimizer at every rate; at the size of the paper those of its figure, at its rate."""
     data = datasets(scale)[0]
     names = COMPARED if scale == "paper" else OPTIMIZERS
-    found = [ipdlam(scale, data)]
+    found = [ipdlam(scale, data, reading)]
     for rate in RATES[scale]:
         for each in names:
             spec = optimizer(scale, data, each, rate)
@@ -331,27 +332,34 @@ def at_rate(row: Row) -> str:
     return f"{percent(row['best_test_accuracy'])} ({said(row, 'train_accuracy')}) at {row['learning_rate']}"
 
 
-EXPERIMENT = Experiment(
-    "fig3",
-    "Figure 3: iPDLAM against classical optimizers",
+ABOUT = (
     "iPDLAM at inertia 0.7 and torch's optimizers in batches of 512, from the same weights. The paper has one learning "
     "rate for all of them, 0.001; here each also gets others, because SGD and Adadelta are not made for it, for "
     f"{EPOCHS_AT_OTHER_RATES['small']} epochs instead of 200, so that their end comes earlier. Iterations are compared "
     "where both methods were evaluated, and not every one is: of two that are first seen at a level after the same "
     "iteration neither is known to be faster. A test accuracy is reached, and stable, within "
     f"{100.0 * CLOSE:.0f} point; less than {100.0 * CLEAR:.1f} points is no lead, and what changes by more in the last "
-    "tenth of its iterations, diverges or only guesses has not converged.",
-    runs,
-    rows,
-    (
-        Column("method", "method"),
-        Column("rate", "learning_rate"),
-        Column(f"smallest lead in {EARLY}", "smallest_test_lead", "points"),
-        Column("stable from", "stable_iteration", "count"),
-        Column("level at", "level_iteration", "count"),
-        Column("after seconds", "level_seconds", "seconds"),
-        *OUTCOME[1:],
-    ),
-    panels,
-    claims,
+    "tenth of its iterations, diverges or only guesses has not converged."
 )
+
+
+def experiment(reading: Reading) -> Experiment:
+    """It in one reading of the paper."""
+    return Experiment(
+        f"fig3{reading.suffix}",
+        reading.titled("Figure 3: iPDLAM against classical optimizers"),
+        f"{ABOUT} In this reading {reading.words}.",
+        partial(runs, reading=reading),
+        rows,
+        (
+            Column("method", "method"),
+            Column("rate", "learning_rate"),
+            Column(f"smallest lead in {EARLY}", "smallest_test_lead", "points"),
+            Column("stable from", "stable_iteration", "count"),
+            Column("level at", "level_iteration", "count"),
+            Column("after seconds", "level_seconds", "seconds"),
+            *OUTCOME[1:],
+        ),
+        panels,
+        claims,
+    )

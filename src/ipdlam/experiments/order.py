@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
 from ipdlam.experiments.claims import CLOSE, FAILS, HOLDS, READING, Claim, Row, alike, judged, spread, unmeasured
-from ipdlam.experiments.setup import datasets, ipdlam
+from ipdlam.experiments.setup import Reading, datasets, ipdlam
 
 ORDERS = ("reverse", "increase", "nested-reverse")
 
 
-def runs(scale: str) -> list[RunSpec]:
+def runs(scale: str, reading: Reading) -> list[RunSpec]:
     """One run for every order; the first is the default, and the run that other experiments have."""
-    base = ipdlam(scale, datasets(scale)[0])
+    base = ipdlam(scale, datasets(scale)[0], reading)
     return [base, *(base.changed(settings=(("order", order),)) for order in ORDERS[1:])]
 
 
@@ -73,14 +74,21 @@ def three_orders(at: Mapping[str, Row]) -> Claim:
     return Claim(claim, paper, words if same else "reverse and increase differ", FAILS if same else HOLDS, READING)
 
 
-EXPERIMENT = Experiment(
-    "order",
-    "Figure 4: the order of the updates",
+ABOUT = (
     "Inertia 0.7 on MNIST. Nested reverse visits the data once for every layer in an iteration, the others once. "
-    f"Little is taken to be within {100.0 * CLOSE:.0f} point of accuracy.",
-    runs,
-    rows,
-    (Column("order", "order"), *OUTCOME),
-    panels,
-    claims,
+    f"Little is taken to be within {100.0 * CLOSE:.0f} point of accuracy."
 )
+
+
+def experiment(reading: Reading) -> Experiment:
+    """It in one reading of the paper."""
+    return Experiment(
+        f"order{reading.suffix}",
+        reading.titled("Figure 4: the order of the updates"),
+        f"{ABOUT} In this reading {reading.words}.",
+        partial(runs, reading=reading),
+        rows,
+        (Column("order", "order"), *OUTCOME),
+        panels,
+        claims,
+    )

@@ -30,7 +30,7 @@ from ipdlam.experiments.claims import (
     unmeasured,
     when,
 )
-from ipdlam.experiments.setup import datasets, ipdlam
+from ipdlam.experiments.setup import LETTER, datasets, ipdlam
 from ipdlam.experiments.table1 import at_seven
 
 GROWING, SMALL, CONSTANT = "0.1, growing to 1e6 (default)", "0.1, constant", "10, constant"
@@ -49,7 +49,7 @@ VARIANTS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
 
 def runs(scale: str) -> list[RunSpec]:
     """iPDLAM at 0.7 with other penalties."""
-    base = ipdlam(scale, datasets(scale)[0])
+    base = ipdlam(scale, datasets(scale)[0], LETTER)
     return [base.changed(settings=settings) for _, settings in VARIANTS]
 
 

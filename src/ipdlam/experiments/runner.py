@@ -16,13 +16,13 @@ from typing import Any
 
 from torch import nn
 
-from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
+from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation, BatchByBatch
 from ipdlam.callbacks import Checkpoints
 from ipdlam.checkpoint import in_series, series
 from ipdlam.config import TrainConfig
 from ipdlam.environment import environment
 from ipdlam.errors import CheckpointError, DivergenceError
-from ipdlam.experiments.base import RunResult, RunSpec
+from ipdlam.experiments.base import START, RunResult, RunSpec
 from ipdlam.history import History, Record
 from ipdlam.loop import Stopping
 from ipdlam.minibatch import MiniBatchIPDLAM
@@ -33,6 +33,9 @@ from ipdlam.storage import LOCK, NOTHING_LOST, exclusive, unwritable, write_file
 from ipdlam.trainer import IPDLAM
 
 CHECKPOINT_EVERY = 20
+KINDS = {**TRAINERS, "batch-by-batch": BatchByBatch}
+# What a specification of ipdlam or dlam means where it does not say; the library's own defaults may change.
+UNSAID = {"penalty": START, "penalty_growth": 1.1, "penalty_max": 1e6}
 GO_ON = "; then the same command goes on from the checkpoint before, or anew where there is none"
 FINISHED = ("iterations", "diverged")  # why a run has ended that is not to go on
 GAPS = ("linear_gap", "activation_gap")
@@ -289,10 +292,12 @@ def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Resumable[An
     settings: dict[str, Any] = {"loss": spec.loss, **dict(spec.settings)}
     if spec.method in OPTIMIZERS:
         return BackPropagation(model, spec.method, seed=seed, **settings)
-    kind = TRAINERS[spec.method]
+    kind = KINDS[spec.method]
     if issubclass(kind, IPDLAM):
         strength = settings.pop("ridge", None)
-        settings["regularizer"] = None if strength is None else Ridge(strength)
+        settings = {**UNSAID, **settings, "regularizer": None if strength is None else Ridge(strength)}
+        if kind is IPDLAM:
+            settings = {"inertia": 0.7, "proximity": 1.0, "weight_proximity": None, **settings}
     elif kind is MiniBatchIPDLAM:
         settings["seed"] = seed
     with warnings.catch_warnings():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, START, Column, Experiment, Panel, Results, RunSpec, accuracy_row
@@ -27,7 +28,7 @@ from ipdlam.experiments.claims import (
     unmeasured,
     within_a_decade,
 )
-from ipdlam.experiments.setup import datasets, ipdlam
+from ipdlam.experiments.setup import Reading, datasets, ipdlam, samples
 
 INERTIAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 BETWEEN = tuple(value for value in INERTIAS if 0.0 < value < 1.0)
@@ -82,9 +83,9 @@ def at_seven(data: str) -> tuple[float, float, float] | None:
     return objective, train / 100.0, corrected(data, 0.7)
 
 
-def runs(scale: str) -> list[RunSpec]:
+def runs(scale: str, reading: Reading) -> list[RunSpec]:
     """One run for every inertia and data set."""
-    return [ipdlam(scale, data, inertia) for data in datasets(scale) for inertia in INERTIAS]
+    return [ipdlam(scale, data, reading, inertia) for data in datasets(scale) for inertia in INERTIAS]
 
 
 def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
@@ -92,8 +93,16 @@ def rows(specs: Sequence[RunSpec], results: Results) -> list[dict[str, Any]]:
     found = []
     for spec in specs:
         inertia = dict(spec.settings)["inertia"]
-        found.append(accuracy_row(spec, results[spec.key], inertia=inertia, **printed(spec.data, inertia)))
+        row = accuracy_row(spec, results[spec.key], inertia=inertia, **printed(spec.data, inertia))
+        row["objective_per_sample"] = per_sample(row["objective"], spec)
+        found.append(row)
     return found
+
+
+def per_sample(objective: float | None, spec: RunSpec) -> float | None:
+    """Phi as a mean over the samples: the size that the printed numbers have."""
+    count = samples(spec)
+    return None if objective is None or count is None else objective / count
 
 
 def panels(specs: Sequence[RunSpec]) -> list[Panel]:
@@ -182,7 +191,7 @@ def gain(data: str, at: Mapping[float, Row]) -> Claim:
 
 
 def level(data: str, row: Row | None) -> list[Claim]:
-    """The numbers at 0.7, after all iterations and at the best. Phi is read at either rho: the paper has none."""
+    """The numbers at 0.7, after all iterations and at the best. Phi is read at either rho, and for each sample."""
     paper = at_seven(data)
     if paper is None:
         return []
@@ -199,7 +208,10 @@ def level(data: str, row: Row | None) -> list[Claim]:
         certain(
             row,
             "objective",
-            lambda phi: within_a_decade(phi, objective) or within_a_decade(row["objective_reweighed"], objective),
+            lambda phi: any(
+                within_a_decade(value, objective)
+                for value in (phi, row["objective_per_sample"], row["objective_reweighed"])
+            ),
         ),
         certain(row, "train_accuracy", lambda value: reaches(value, train)),
         certain(row, "test_accuracy", lambda value: reaches(value, test)),
@@ -208,9 +220,9 @@ def level(data: str, row: Row | None) -> list[Claim]:
     return [
         Claim(
             *after_all,
-            f"Phi {said(row, 'objective', number)} (this iterate at rho = {START}: "
-            f"{number(row['objective_reweighed'])}), training {said(row, 'train_accuracy')}, test "
-            f"{said(row, 'test_accuracy')}",
+            f"Phi {said(row, 'objective', number)}, {number(row['objective_per_sample'])} for each sample (this "
+            f"iterate at rho = {START}: {number(row['objective_reweighed'])}), training "
+            f"{said(row, 'train_accuracy')}, test {said(row, 'test_accuracy')}",
             judged(at_end),
         ),
         Claim(*at_best_of, at_best(row), judged([best]), READING),
@@ -267,33 +279,42 @@ def far_larger(made: Mapping[float, Row]) -> bool | None:
     return compared(lambda usual, large: lower(LARGE * usual, large), made[0.7], made[1.0], "objective")
 
 
-EXPERIMENT = Experiment(
-    "table1",
-    "Table 1: inertia from 0.1 to 1.2",
+ABOUT = (
     "iPDLAM with alpha = beta = gamma from 0.1 to 1.2 and delta = 1, and without inertia, of which the paper has no "
     "row. The two columns of test accuracies are interchanged in the paper (no network reaches 94 % on Fashion-MNIST "
     "and only 89 % on MNIST): both readings stand beside ours. Where the paper diverged its two columns agree as they "
     "are printed, and are left. Phi depends on how large rho has grown, so that the last iterate is weighed at the "
     "first rho, too: that compares iterates, and is not what a run at that rho would end with (see the experiment on "
-    "the penalty). Phi is like the printed one within a factor of ten, at either rho; at inertia 1.0 it is far larger "
+    "the penalty). Phi is like the printed one within a factor of ten, at either rho or for each sample; at inertia "
+    f"1.0 it is far larger "
     f"if it is over {LARGE:.0f} times that at 0.7. An inertia above 1 performs poorly if it ends behind every one "
-    "below 1.",
-    runs,
-    rows,
-    (
-        Column("data", "data"),
-        Column("inertia", "inertia"),
-        Column("paper: Phi", "paper_objective", "number"),
-        Column("training", "paper_train_accuracy", "percent"),
-        Column("test as printed", "paper_test_accuracy_printed", "percent"),
-        Column("test corrected", "paper_test_accuracy_corrected", "percent"),
-        Column("ours: Phi", "objective", "number"),
-        Column(f"weighed at rho {START}", "objective_reweighed", "number"),
-        *OUTCOME[1:5],
-        Column("Phi there", "objective_at_best", "number"),
-        Column("training there", "train_accuracy_at_best", "percent"),
-        *OUTCOME[5:],
-    ),
-    panels,
-    claims,
+    "below 1."
 )
+
+
+def experiment(reading: Reading) -> Experiment:
+    """It in one reading of the paper."""
+    return Experiment(
+        f"table1{reading.suffix}",
+        reading.titled("Table 1: inertia from 0.1 to 1.2"),
+        f"{ABOUT} In this reading {reading.words}.",
+        partial(runs, reading=reading),
+        rows,
+        (
+            Column("data", "data"),
+            Column("inertia", "inertia"),
+            Column("paper: Phi", "paper_objective", "number"),
+            Column("training", "paper_train_accuracy", "percent"),
+            Column("test as printed", "paper_test_accuracy_printed", "percent"),
+            Column("test corrected", "paper_test_accuracy_corrected", "percent"),
+            Column("ours: Phi", "objective", "number"),
+            Column("for each sample", "objective_per_sample", "number"),
+            Column(f"weighed at rho {START}", "objective_reweighed", "number"),
+            *OUTCOME[1:5],
+            Column("Phi there", "objective_at_best", "number"),
+            Column("training there", "train_accuracy_at_best", "percent"),
+            *OUTCOME[5:],
+        ),
+        panels,
+        claims,
+    )

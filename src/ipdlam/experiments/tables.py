@@ -23,9 +23,10 @@ class Table:
 
 def result_table(experiment: Experiment, content: Mapping[str, Any]) -> Table:
     """What was measured, one row for each run, or for all its seeds; columns that hold nothing are left out."""
-    several = len({row["seeds"] for row in content["means"]}) > 1
+    shown = experiment.shown(content["means"])
+    several = len({row["seeds"] for row in shown}) > 1
     columns = [*experiment.columns, *([Column("seeds", "seeds", "count")] if several else [])]
-    rows = [[cell(column, row) for column in columns] for row in content["means"]]
+    rows = [[cell(column, row) for column in columns] for row in shown]
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     return Table(
         tuple(columns[place].heading for place in kept),

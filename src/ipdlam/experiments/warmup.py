@@ -8,7 +8,7 @@ from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunResult, RunSpec, accuracy_row
 from ipdlam.experiments.claims import CLEAR, READING, Claim, Row, divergence, judged, unmeasured, when
-from ipdlam.experiments.setup import datasets, ipdlam, optimizer
+from ipdlam.experiments.setup import LETTER, datasets, ipdlam, optimizer
 
 WARM = {"smoke": 2, "small": 5, "paper": 5}
 TOTAL = {"smoke": 6, "small": 30, "paper": 30}
@@ -24,7 +24,7 @@ def runs(scale: str) -> list[RunSpec]:
         alone = optimizer(scale, data, name, rate).changed(
             iterations=TOTAL[scale], initialisation="torch", evaluate_every=1
         )
-        warm = ipdlam(scale, data).changed(iterations=WARM[scale], initialisation="torch", evaluate_every=1)
+        warm = ipdlam(scale, data, LETTER).changed(iterations=WARM[scale], initialisation="torch", evaluate_every=1)
         found += [
             alone,
             dataclasses.replace(warm, then=alone.changed(iterations=TOTAL[scale] - WARM[scale])),

@@ -1,0 +1,142 @@
+"""Algorithm 1 one batch after the other: what "the same mini-batch sizes (512)" of the paper may mean, too.
+
+An iteration visits the samples in batches, in their order. Each batch is an iteration of Algorithm 1 for itself: the z
+of its samples, W and b from its sums alone, then its a. So the proximal term of W and b holds against the sum over a
+batch, whatever the number of samples. The auxiliary variables of a sample are kept until its batch comes round again,
+or made afresh by a forward pass with the weights of the batch before.
+
+Neither is a method to train with. They stand here to be held against the paper's table (``ipdlam reproduce readings``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ipdlam.baselines.protocol import AlternatingBaseline, State
+from ipdlam.checkpoint import RowStore
+from ipdlam.inputs import Samples
+from ipdlam.linalg import all_finite, gain
+from ipdlam.network import Network
+from ipdlam.objective import Objective
+from ipdlam.orders import Block, Plan, Visit, reverse
+from ipdlam.passes import objective_of, pass_over, solve_weights, update
+from ipdlam.prox import Loss
+from ipdlam.run import Run
+from ipdlam.schedules import PenaltySchedule
+from ipdlam.settings import resolve_settings
+from ipdlam.shards import Chunk
+
+MEASURE = Visit(measures=True)
+NOTHING_AHEAD = Plan(MEASURE, (), frozenset(), frozenset())
+
+
+@dataclass
+class BatchesState(State):
+    """z, a and two generations of the weights, as in a run of the method."""
+
+    run: Run
+
+    def tensors(self) -> dict[str, RowStore]:
+        return {**self.run.tensors(), **super().tensors()}
+
+    def counters(self) -> dict[str, Any]:
+        return {**super().counters(), **self.run.sum_counters()}
+
+    def restore(self, counters: dict[str, Any], network: Network) -> None:
+        super().restore(counters, network)
+        self.run.restore_sums(counters)
+
+
+class BatchByBatch(AlternatingBaseline):
+    """Trains ``model`` in place by an iteration of Algorithm 1 for every batch.
+
+    Parameters
+    ----------
+    model
+        An ``nn.Sequential`` of Linear layers and activations, the last one Linear.
+    loss
+        A name in ``ipdlam.prox.LOSSES`` or a ``Loss``.
+    batch_size
+        How many samples a batch has; they come in the order of the data.
+    fresh
+        Whether z and a of a batch come from a forward pass each time, or are kept from the iteration before.
+    inertia, proximity, penalty, penalty_growth, penalty_max
+        As in :class:`ipdlam.IPDLAM`; the penalty grows from one pass over the data to the next.
+    """
+
+    saved_as = "BatchByBatch"
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        *,
+        loss: str | Loss = "squared",
+        batch_size: int = 512,
+        fresh: bool = False,
+        inertia: float = 0.7,
+        proximity: float = 1.0,
+        penalty: float = 0.1,
+        penalty_growth: float = 1.1,
+        penalty_max: float = 1e6,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__(model, loss, chunk_size)
+        layers, schedule = len(self.network), PenaltySchedule(penalty, penalty_growth, penalty_max)
+        self.fresh = bool(fresh)
+        self.settings = resolve_settings(
+            layers, self.loss, None, inertia, proximity, None, schedule, "reverse", batch_size
+        )
+
+    def _own_settings(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "batch_size": settings.chunk_size,
+            "fresh": self.fresh,
+            "inertia": settings.inertia.z,
+            "proximity": settings.proximity,
+            "penalty": settings.penalty.initial,
+            "penalty_growth": settings.penalty.growth,
+            "penalty_max": settings.penalty.maximum,
+        }
+
+    def _begin(self, samples: Samples, validation: Samples | None) -> BatchesState:
+        run = Run.begin(self.network, samples, validation, self.settings.chunk_size, constant_input=False)
+        return BatchesState(samples, validation, (dict(run.W), dict(run.b)), run)
+
+    @torch.no_grad()
+    def _advance(self, state: State) -> None:
+        assert isinstance(state, BatchesState)
+        run, rho = state.run, self.settings.penalty.at(state.iteration + 1)
+        for chunk in run.shard.chunks():
+            if self.fresh:
+                run.forward(self.network, chunk)
+            self._iterate(run, chunk, rho)
+            if not all(all_finite(W) for W in run.W.values()):
+                raise self._divergence(state)
+        run.shard.swap(block for block in reverse(len(self.network)) if block.kind != "W")
+        self.network.write(run.W, run.b)
+
+    @torch.no_grad()
+    def _measure(self, state: State) -> Objective:
+        assert isinstance(state, BatchesState)
+        run, rho = state.run, self.settings.penalty.at(state.iteration + 1)
+        tally = pass_over(run, self.network, self.settings, NOTHING_AHEAD, MEASURE, rho, rho)
+        return objective_of(run, self.settings, tally, rho)
+
+    def _iterate(self, run: Run, chunk: Chunk, rho: float) -> None:
+        """Lines 1 to 7 of Algorithm 1 for the samples of one batch."""
+        layers = self.network.numbers
+        for l in layers:
+            update(run, self.network, self.settings, NOTHING_AHEAD, chunk, Block("z", l), rho, {})
+        for l in layers:
+            run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
+            W, b = run.W[l], run.b[l]
+            run.W[l], run.b[l] = solve_weights(run, self.settings, l, run.sums[l].take(), rho)
+            run.W_previous[l], run.b_previous[l] = W, b
+        for l in layers[:-1]:
+            K = gain(run.W[l + 1], 1.0 + self.settings.proximity, f"layer {l + 1}")
+            update(run, self.network, self.settings, NOTHING_AHEAD, chunk, Block("a", l), rho, {l: K})
