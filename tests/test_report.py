@@ -285,7 +285,8 @@ def test_experiments_that_were_not_made_are_listed_with_their_commands(loaded):
         assert each.claim["ours"] == f"not run; ipdlam reproduce {each.experiment} --scale {each.scale}"
         small_enough = {claim.claim for claim in EXPERIMENTS[each.experiment].claims([], "small")}
         assert each.scale == ("small" if each.claim["claim"] in small_enough else "paper")
-    assert {each.scale for each in found if each.experiment == "bcd"} == {"paper"}  # whose authors' network is that size
+    bcd = {each.scale for each in found if each.experiment == "bcd"}
+    assert bcd == {"paper"}  # whose authors' network is that size
     assert "not run; ipdlam reproduce fig3 --scale small" in Page(report_html([small])).text
     assert {each.key for each in verdicts(loaded[:1])} == {loaded[0].key}  # smoke runs would judge nothing
 

@@ -192,8 +192,9 @@ EXPERIMENT = Experiment(
     "terms of W and b for each sample, over delta: 1/N if delta is added to the sum over all samples, 1/512 if to sums "
     "over batches that are averaged, 1 if to means. rho_0 is not given either. A reading is held against Table 1 on "
     "MNIST at inertia 0.1, 0.7, 0.8, 1.0 and 1.1: the misfit of a cell below 1 is decades of Phi for each sample, and "
-    "tens of points of training and of test accuracy; that of a reading is the mean of its cells, and one more for each of six "
-    "features of the table that it does not have: from 0.1 to 0.7 Phi falls, training and test accuracy rise, at 0.8 "
+    "tens of points of training and of test accuracy; that of a reading is the mean of its cells, and one more for "
+    "each of six features of the table that it does not have: from 0.1 to 0.7 Phi falls, training and test accuracy "
+    "rise, at 0.8 "
     "training is lower again, at 1.0 Phi is a hundred times larger, at 1.1 the numbers overflow. At the small scale "
     "10000 samples and a narrow network keep every test accuracy below the printed one.",
     runs,
