@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import ipdlam
-from ipdlam.baselines import BCD, DLADMM
+from ipdlam.baselines import BCD, DLADMM, BatchByBatch
 
 GENERATOR = torch.Generator().manual_seed(2)
 X = torch.randn(40, 5, generator=GENERATOR, dtype=torch.float64)
@@ -228,3 +228,67 @@ def test_integer_weights_of_bcd_are_repeated_samples():
     BCD(repeated).fit(X.repeat_interleave(counts, 0), Y.repeat_interleave(counts), iterations=6)
     for a, b in zip(weighted.parameters(), repeated.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+# --- batch by batch ---------------------------------------------------------------------------------------------------
+
+SETTINGS = {"inertia": 0.6, "proximity": 0.8, "penalty": 0.3, "penalty_growth": 1.5, "penalty_max": 0.6}
+
+
+def same_weights(one, other):
+    for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+def test_with_one_batch_it_is_the_method(loss):
+    batches, whole = make_model(), make_model()
+    made = BatchByBatch(batches, loss=loss, batch_size=40, **SETTINGS).fit(X, Y, iterations=5)
+    expected = ipdlam.IPDLAM(whole, loss=loss, regularizer=None, **SETTINGS).fit(X, Y, iterations=5)
+    same_weights(batches, whole)
+    assert made.column("objective") == pytest.approx(expected.column("objective"), rel=1e-9)
+    assert made.column("lyapunov") == pytest.approx(expected.column("lyapunov"), rel=1e-9)
+
+
+def test_a_fresh_batch_is_one_step_of_the_method_from_the_weights_of_the_batch_before():
+    """Without inertia nothing but the weights goes on from batch to batch."""
+    settings = {**SETTINGS, "inertia": 0.0, "penalty_growth": 1.0}
+    batches, by_hand = make_model(), make_model()
+    BatchByBatch(batches, batch_size=15, fresh=True, **settings).fit(X, Y, iterations=2)
+    for _ in range(2):
+        for rows in (slice(0, 15), slice(15, 30), slice(30, 40)):
+            ipdlam.IPDLAM(by_hand, regularizer=None, **settings).fit(X[rows], Y[rows], iterations=1)
+    same_weights(batches, by_hand)
+
+
+def test_what_is_kept_is_that_of_the_sample():
+    """The second pass starts from the z and a of the first: it is not that of fresh ones."""
+    kept, fresh = make_model(), make_model()
+    BatchByBatch(kept, batch_size=15, **SETTINGS).fit(X, Y, iterations=1)
+    BatchByBatch(fresh, batch_size=15, fresh=True, **SETTINGS).fit(X, Y, iterations=1)
+    first = [parameter.detach().clone() for parameter in kept.parameters()]
+    assert not all(torch.equal(a, b) for a, b in zip(first, fresh.parameters(), strict=True))
+    again = make_model()
+    trainer = BatchByBatch(again, batch_size=15, **SETTINGS)
+    trainer.start(X, Y)
+    trainer.step()
+    before = [parameter.detach().clone() for parameter in again.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(first, before, strict=True))
+    trainer._run.run.shard.current["z", 1].zero_()  # what is kept matters
+    trainer.step()
+    changed = [parameter.detach().clone() for parameter in again.parameters()]
+    BatchByBatch(kept := make_model(), batch_size=15, **SETTINGS).fit(X, Y, iterations=2)
+    assert not all(torch.equal(a, b) for a, b in zip(changed, kept.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
+        ({"proximity": -1.0}, "proximity must be a finite number >= 0"),
+        ({"penalty": 0.0}, "penalty must be a finite number > 0"),
+    ],
+)
+def test_bad_settings_of_batches(given, words):
+    with pytest.raises(ValueError, match=words):
+        BatchByBatch(make_model(), **given)

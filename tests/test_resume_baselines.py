@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import ipdlam
 from ipdlam import DLAM, IPDLAM, CheckpointError
 from ipdlam import checkpoint as checkpoints
-from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
+from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation, BatchByBatch
 from ipdlam.callbacks import Checkpoints
 from ipdlam.models import mlp
 from ipdlam.prox import ACTIVATIONS, Huber
@@ -54,11 +54,13 @@ def test_an_optimizer_goes_on_with_the_bits_of_one_that_never_stopped(tmp_path, 
     assert history[-1].seconds > second._run.history[0].seconds > 0.0
 
 
-@pytest.mark.parametrize("kind", [BCD, DLADMM])
+@pytest.mark.parametrize("kind", [BCD, DLADMM, BatchByBatch])
 @pytest.mark.parametrize("iterations", [0, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_alternating_baselines_go_on_too(tmp_path, kind, iterations, dtype):
     settings = {"loss": "cross_entropy", "chunk_size": 16, **({"penalty": 0.1} if kind is DLADMM else {})}
+    if kind is BatchByBatch:
+        settings["batch_size"] = 25
     data = {"sample_weight": None if kind is DLADMM else WEIGHT, "validation_data": VALIDATION}
     whole = kind(network(dtype=dtype), **settings)
     whole.fit(X, Y, iterations=8, **data)

@@ -18,6 +18,7 @@ from torch import nn
 
 from ipdlam.baselines.protocol import AlternatingBaseline, State
 from ipdlam.checkpoint import RowStore
+from ipdlam.checks import check_integer
 from ipdlam.inputs import Samples
 from ipdlam.linalg import all_finite, gain
 from ipdlam.network import Network
@@ -87,9 +88,8 @@ class BatchByBatch(AlternatingBaseline):
         super().__init__(model, loss, chunk_size)
         layers, schedule = len(self.network), PenaltySchedule(penalty, penalty_growth, penalty_max)
         self.fresh = bool(fresh)
-        self.settings = resolve_settings(
-            layers, self.loss, None, inertia, proximity, None, schedule, "reverse", batch_size
-        )
+        rows = check_integer("batch_size", batch_size, 1)
+        self.settings = resolve_settings(layers, self.loss, None, inertia, proximity, None, schedule, "reverse", rows)
 
     def _own_settings(self) -> dict[str, Any]:
         settings = self.settings
