@@ -111,6 +111,7 @@ LAYERS = [
     "ipdlam.experiments.decay",
     "ipdlam.experiments.penalty",
     "ipdlam.experiments.defaults",
+    "ipdlam.experiments.weights",
     "ipdlam.experiments.warmup",
     "ipdlam.experiments.bcd",
     "ipdlam.experiments",

@@ -31,7 +31,7 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="EXPERIMENT...",
-            help="table1, fig1 to fig4, order, decay, penalty, defaults, warmup, deep, bcd, or all",
+            help="table1, fig1 to fig4, order, readings, decay, penalty, weights, defaults, warmup, deep, bcd, or all",
         ),
     ],
     scale: Annotated[

@@ -1,11 +1,25 @@
 """The paper's tables and figures, and the questions it leaves open: one short file each."""
 
-from ipdlam.experiments import bcd, decay, deep, defaults, fig1, fig2, fig3, order, penalty, readings, table1, warmup
+from ipdlam.experiments import (
+    bcd,
+    decay,
+    deep,
+    defaults,
+    fig1,
+    fig2,
+    fig3,
+    order,
+    penalty,
+    readings,
+    table1,
+    warmup,
+    weights,
+)
 from ipdlam.experiments.base import Experiment
 from ipdlam.experiments.setup import CHOSEN, LETTER
 
 PAPER = (table1, fig1, fig2, fig3, order)
-OPEN = (readings, decay, penalty, defaults, warmup, deep, bcd)
+OPEN = (readings, decay, penalty, weights, defaults, warmup, deep, bcd)
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (

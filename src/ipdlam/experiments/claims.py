@@ -101,9 +101,9 @@ def earlier(mine: Row, theirs: Row, key: str) -> bool | None:
     return None if tie and mine["evaluated_every"] > 1 else compared(lower, mine, theirs, key)
 
 
-def reaches(ours: float | None, printed: float) -> bool:
+def reaches(ours: float | None, printed: float, close: float = CLOSE) -> bool:
     """Whether an accuracy is as good as a printed one."""
-    return ours is not None and ours >= printed - CLOSE
+    return ours is not None and ours >= printed - close
 
 
 def alike(rows: Sequence[Row], key: str) -> bool | None:
