@@ -11,14 +11,17 @@ from ipdlam.experiments.defaults import LIBRARY, NOTHING, RIDGE
 from ipdlam.experiments.setup import BATCH, LETTER, datasets, ipdlam
 from ipdlam.methods import DEFAULTS, as_weight_proximity
 
+Inertia = float | tuple[float, float, float]  # alpha = beta = gamma, or the three of them
+
 BATCHES = 1.0 / BATCH
-VARIANTS: tuple[tuple[str, float | None, float], ...] = (  # kappa delta, and inertia
+AUXILIARY = (0.9, 0.0, 0.9)  # inertia for z and a alone
+VARIANTS: tuple[tuple[str, float | None, Inertia], ...] = (  # kappa delta, and inertia
     ("delta in all, inertia 0.7", None, 0.7),
     (f"1/{BATCH}, inertia 0.7", BATCHES, 0.7),
     (f"1/{BATCH}, inertia 0.9", BATCHES, 0.9),
-    ("0.02, inertia 0.7", 0.02, 0.7),
+    (f"1/{BATCH}, inertia 0.9 for z and a", BATCHES, AUXILIARY),
     ("0.02, inertia 0.9", 0.02, 0.9),
-    ("0.1, inertia 0.9", 0.1, 0.9),
+    ("0.02, inertia 0.9 for z and a", 0.02, AUXILIARY),
 )
 LENGTH: dict[str, dict[str, Any]] = {
     "smoke": {},
@@ -33,8 +36,8 @@ EARLY_GOAL = {"mnist": 0.94}
 def runs(scale: str) -> list[RunSpec]:
     """Every variant with the library's ridge from torch's initial weights; at the paper's size the default alone."""
     return [
-        ipdlam(scale, data, LETTER, inertia).changed(
-            settings=(*(() if kappa is None else (("weight_proximity", kappa),)), RIDGE),
+        ipdlam(scale, data, LETTER).changed(
+            settings=(("inertia", inertia), *(() if kappa is None else (("weight_proximity", kappa),)), RIDGE),
             initialisation="torch",
             **LENGTH[scale],
         )
@@ -48,8 +51,8 @@ def default() -> str:
     """The variant that the library takes where nothing is said."""
     own = DEFAULTS["ipdlam"]
     weight = as_weight_proximity(own["weight_proximity"])
-    kappa = None if weight is None else weight[0]
-    return next(title for title, each, inertia in VARIANTS if (each, inertia) == (kappa, own["inertia"][0]))
+    used = (None if weight is None else weight[0], own["inertia"][0] if len(own["inertia"]) == 1 else own["inertia"])
+    return next(title for title, kappa, inertia in VARIANTS if (kappa, inertia) == used)
 
 
 def name(spec: RunSpec) -> str:
