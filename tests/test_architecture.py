@@ -29,6 +29,7 @@ LAYERS = [
     "ipdlam.sharded",
     "ipdlam.diskstate",
     "ipdlam.prox.base",
+    "ipdlam.prox.certificate",
     "ipdlam.prox.search",
     "ipdlam.prox.smooth",
     "ipdlam.prox.activations",

@@ -10,6 +10,7 @@ from ipdlam.prox.activations import (
     ReLU6,
 )
 from ipdlam.prox.base import Activation, Loss, Regularizer
+from ipdlam.prox.certificate import check
 from ipdlam.prox.losses import LOSSES, Absolute, Hinge, Huber, Logistic, MarginLoss, Squared, SquaredHinge
 from ipdlam.prox.regularizers import L1, REGULARIZERS, ElasticNet, NonNegative, Ridge
 from ipdlam.prox.smooth import Sigmoid, Softplus, Tanh
@@ -43,4 +44,5 @@ __all__ = [
     "Squared",
     "SquaredHinge",
     "Tanh",
+    "check",
 ]
