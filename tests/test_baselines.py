@@ -37,6 +37,9 @@ RATES = {
     "adam": 0.005,
     "amsgrad": 0.005,
     "adamax": 0.01,
+    "adamw": 0.005,
+    "nadam": 0.005,
+    "radam": 0.01,
 }
 
 
@@ -421,7 +424,7 @@ def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimizer": "adamw"}, "optimizer must be one of sgd, adagrad, .*, got 'adamw'"),
+        ({"optimizer": "lion"}, "optimizer must be one of sgd, adagrad, .*, or a function of .*, got 'lion'"),
         ({"optimizer": ["adam"]}, r"optimizer must be one of .*, got \['adam'\]"),
         ({"loss": "l2"}, "loss must be one of squared, .*, got 'l2'"),
         ({"loss": Huber}, r"write Huber\(\)"),
@@ -488,3 +491,42 @@ def test_validation_data_may_have_weights():
     trainer = BackPropagation(make_model(WIDTHS))
     record = trainer.fit(X, Y, epochs=1, validation_data=(X_NEW, Y_NEW, only_first))[0]
     assert record.validation_accuracy in (0.0, 1.0)
+
+
+# --- optimizers of one's own ------------------------------------------------------------------------------------------
+
+
+def trained(optimizer, **settings):
+    model, (inputs, labels) = make_model([4, 6, 3], dtype=torch.float64), make_data(30, 4, 3, "cross_entropy")
+    trainer = BackPropagation(model, optimizer, loss="cross_entropy", batch_size=8, **settings)
+    trainer.fit(inputs, labels, epochs=3)
+    return trainer
+
+
+def test_a_class_of_torch_is_its_name():
+    by_class, by_name = trained(torch.optim.AdamW), trained("adamw")
+    assert by_class.optimizer == by_name.optimizer == by_class.history[0].optimizer == "adamw"
+    assert all(torch.equal(a, b) for a, b in zip(by_class.model.parameters(), by_name.model.parameters(), strict=True))
+    assert by_class.settings_dict() == by_name.settings_dict()
+
+
+def test_any_function_that_makes_an_optimizer_will_do(tmp_path, monkeypatch):
+    momentum = functools.partial(torch.optim.SGD, momentum=0.9)
+    trainer, plain = trained(momentum, learning_rate=0.1), trained("sgd", learning_rate=0.1)
+    assert trainer.optimizer == "sgd"
+    assert not torch.equal(trainer.model[0].weight, plain.model[0].weight)
+    with pytest.raises(ValueError, match=r"optimizer sgd is in no registry, so it cannot be saved; give it a name"):
+        trainer.save(tmp_path / "c")
+    monkeypatch.setitem(OPTIMIZERS, "momentum", momentum)
+    named = trained("momentum", learning_rate=0.1)
+    named.save(tmp_path / "c")
+    (inputs, labels), again = make_data(30, 4, 3, "cross_entropy"), make_model([4, 6, 3], seed=2, dtype=torch.float64)
+    loaded = BackPropagation.load(tmp_path / "c", again, inputs, labels)
+    for each in (loaded, named):
+        each.continue_fit(epochs=2)
+    assert torch.equal(loaded.model[0].weight, named.model[0].weight)
+
+
+def test_what_makes_no_optimizer_is_refused():
+    with pytest.raises(TypeError, match=r"optimizer <lambda> must make a torch\.optim\.Optimizer, got"):
+        trained(lambda parameters, lr: list(parameters))

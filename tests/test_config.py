@@ -246,7 +246,7 @@ def test_values_become_the_type_of_their_setting(name, text, value):
         ("method", "sgd", "method must be one of ipdlam, dlam, minibatch, got 'sgd'"),
         ("dtype", "float16", "dtype must be one of float32, float64"),
         ("task", "clustering", "task must be one of auto, classification, regression"),
-        ("then", "adamw", "then must be one of sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax, got 'adamw'"),
+        ("then", "lion", "then must be one of sgd, .*, adam, amsgrad, adamax, adamw, nadam, radam, got 'lion'"),
         ("then", "", "then must be one of sgd, "),
         ("then", True, "then must be text, got True"),
         ("checkpoint", "heavy", "checkpoint must be one of exact, light, none"),
@@ -283,7 +283,7 @@ def test_a_second_stage_has_defaults():
     assert TrainConfig(then="sgd").second_epochs == TrainConfig().rounds == 50
     assert TrainConfig(then="sgd", then_epochs=3).second_epochs == 3
     rates = {name: TrainConfig(then=name).second_rate for name in config.LEARNING_RATES}
-    others = dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax"), 0.001)
+    others = dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax", "adamw", "nadam", "radam"), 0.001)
     assert rates == {"sgd": 0.05, "adagrad": 0.01, "adadelta": 1.0, **others}
     assert TrainConfig(then="sgd", then_learning_rate=0.2).second_rate == 0.2
     assert (TrainConfig().second_epochs, TrainConfig().second_rate) == (0, None)

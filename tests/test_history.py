@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ipdlam import History, Record
+from ipdlam import IPDLAM, History, Record
+from problems import make_data, make_model
 
 
 def make_record(iteration=1, **fields):
@@ -203,3 +204,17 @@ def test_repr_tells_length_objective_score_and_end():
     assert repr(make_history(0.1, 0.4)) == "History(2 iterations, objective 5, score 0.4, ended by iterations)"
     assert repr(make_history(0.1, stop_reason=None)) == "History(1 iterations, objective 10, score 0.1, running)"
     assert repr(History()) == "History(empty)"
+
+
+def test_a_history_as_a_data_frame():
+    pd = pytest.importorskip("pandas")
+    model, (X, y) = make_model([4, 5, 3]), make_data(30, 4, 3, "cross_entropy")
+    history = IPDLAM(model, loss="cross_entropy").fit(X, y, iterations=4, evaluate_every=2)
+    frame = history.to_dataframe()
+    assert list(frame.index) == [1, 2, 3, 4]
+    assert list(frame["objective"]) == history.column("objective")
+    assert list(frame["linear_gap"]) == [sum(record.linear_gap) for record in history]
+    assert pd.isna(frame["train_accuracy"]).tolist() == [True, False, True, False]
+    empty = History().to_dataframe()
+    assert len(empty) == 0
+    assert list(empty.columns) == list(frame.columns)

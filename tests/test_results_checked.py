@@ -371,6 +371,9 @@ MOMENTS = {
     "adam": {**ADAM, "amsgrad": False},
     "amsgrad": {**ADAM, "amsgrad": True},
     "adamax": ADAM,
+    "adamw": {**ADAM, "amsgrad": False, "weight_decay": 0.01},
+    "nadam": {**ADAM, "momentum_decay": 0.004},
+    "radam": ADAM,
 }
 
 

@@ -495,8 +495,9 @@ def test_what_is_counted_and_what_may_change():
     ("options", "words"),
     [
         (
-            ["--then", "adamw"],
-            "then must be one of sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax, got 'adamw'",
+            ["--then", "lion"],
+            "then must be one of sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax, adamw, nadam, radam, "
+            "got 'lion'",
         ),
         (["--then-epochs", "3"], "then_epochs is for the optimizer of a second stage, and there is none; say which"),
         (["--then-learning-rate", "0.1"], "then_learning_rate is for the optimizer of a second stage"),

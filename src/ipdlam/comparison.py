@@ -19,7 +19,7 @@ from ipdlam.problem import TRAINERS, Problem
 KNOWN = (*TRAINERS, *OPTIMIZERS)
 TITLES = {
     **{"ipdlam": "iPDLAM", "dlam": "DLAM", "bcd": "BCD", "dladmm": "dlADMM", "minibatch": "mini-batch iPDLAM"},
-    **{"sgd": "SGD", "amsgrad": "AMSGrad", "rmsprop": "RMSprop"},
+    **{"sgd": "SGD", "amsgrad": "AMSGrad", "rmsprop": "RMSprop", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam"},
 }
 TIME_IS_UP = "time is up"
 ENDLESS = 10**9  # iterations, where the clock ends a run

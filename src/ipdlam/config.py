@@ -41,6 +41,9 @@ LEARNING_RATES = {
     "adam": 0.001,
     "amsgrad": 0.001,
     "adamax": 0.001,
+    "adamw": 0.001,
+    "nadam": 0.001,
+    "radam": 0.001,
 }
 THEN_EPOCHS = 50
 LARGEST_RATE = 1e30  # some way below the largest float32: optimizers divide it by numbers such as 1 - beta

@@ -100,6 +100,19 @@ class History(Sequence[Record]):
         """One field over the iterations, ready to plot."""
         return [getattr(record, name) for record in self._records]
 
+    def to_dataframe(self) -> Any:
+        """A ``pandas.DataFrame`` with one row an iteration, indexed by it; gaps are summed over the layers."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("History.to_dataframe needs pandas; install it: pip install pandas") from error
+        rows = [
+            {**record.to_dict(), "linear_gap": sum(record.linear_gap), "activation_gap": sum(record.activation_gap)}
+            for record in self._records
+        ]
+        fields = [item.name for item in dataclasses.fields(Record)]
+        return pd.DataFrame(rows, columns=fields).set_index("iteration")
+
     @property
     def best(self) -> Record | None:
         """The record of the highest score, the first among equals."""

@@ -30,8 +30,11 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": torch.optim.Adam,
     "amsgrad": functools.partial(torch.optim.Adam, amsgrad=True),
     "adamax": torch.optim.Adamax,
+    "adamw": torch.optim.AdamW,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
 }
-"""Name to optimizer, called with the parameters and ``lr``; all else is torch's default."""
+"""Name to optimizer, called with the parameters and ``lr``; all else is torch's default. Open to users."""
 
 
 @dataclass
@@ -70,6 +73,19 @@ class Descent(State):
             raise ValueError(f"its order of the samples is none: {str(error).splitlines()[0]}") from error
 
 
+def resolve_optimizer(given: str | Callable[..., Optimizer]) -> tuple[Callable[..., Optimizer], str]:
+    """What makes an optimizer, and its name; one of the registry keeps its name there."""
+    if isinstance(given, str) and given in OPTIMIZERS:
+        return OPTIMIZERS[given], given
+    if callable(given):
+        known = (name for name, make in OPTIMIZERS.items() if make is given)
+        plain = getattr(given, "func", given)  # of a partial
+        return given, next(known, getattr(plain, "__name__", type(plain).__name__).lower())
+    raise ValueError(
+        f"optimizer must be one of {', '.join(OPTIMIZERS)}, or a function of the parameters and lr, got {given!r}"
+    )
+
+
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """What an optimizer changes, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -106,7 +122,9 @@ class BackPropagation(Baseline):
     model
         What :class:`ipdlam.IPDLAM` trains: an ``nn.Sequential`` of Linear layers and activations, the last one Linear.
     optimizer
-        A name in ``OPTIMIZERS``.
+        A name in ``OPTIMIZERS``, a class of ``torch.optim``, or any function of the parameters and ``lr`` that returns
+        an optimizer, such as ``functools.partial(torch.optim.SGD, momentum=0.9)``. What is to be saved has to be in
+        ``OPTIMIZERS``: a checkpoint holds its name.
     loss
         A name in ``ipdlam.prox.LOSSES`` or a ``Loss``.
     learning_rate
@@ -132,7 +150,7 @@ class BackPropagation(Baseline):
     def __init__(
         self,
         model: nn.Sequential,
-        optimizer: str = "adam",
+        optimizer: str | Callable[..., Optimizer] = "adam",
         *,
         loss: str | Loss = "squared",
         learning_rate: float = 0.001,
@@ -141,15 +159,19 @@ class BackPropagation(Baseline):
         chunk_size: int | None = None,
     ) -> None:
         super().__init__(model, loss, chunk_size)
-        if not isinstance(optimizer, str) or optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
-        self.optimizer: str = optimizer
+        self.optimizer: str
+        self.make_optimizer, self.optimizer = resolve_optimizer(optimizer)
         self.learning_rate = check_number("learning_rate", learning_rate, 0.0, LARGEST_RATE, strict=True)
         self.remedy = f"Use a learning_rate below {self.learning_rate:g}, or scale the inputs"
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.seed = check_seed(seed)
 
     def _own_settings(self) -> dict[str, Any]:
+        if OPTIMIZERS.get(self.optimizer) is not self.make_optimizer:
+            raise ValueError(
+                f"optimizer {self.optimizer} is in no registry, so it cannot be saved; give it a name: "
+                f"ipdlam.baselines.OPTIMIZERS[{self.optimizer!r}] = ..., and use that"
+            )
         names = ("optimizer", "learning_rate", "batch_size", "seed")
         return {name: getattr(self, name) for name in names}
 
@@ -188,7 +210,9 @@ class BackPropagation(Baseline):
 
     def _begin(self, samples: Samples, validation: Samples | None) -> Descent:
         """A new optimizer, and the seed's first order."""
-        optimizer = OPTIMIZERS[self.optimizer](self.model.parameters(), lr=self.learning_rate)
+        optimizer = self.make_optimizer(self.model.parameters(), lr=self.learning_rate)
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"optimizer {self.optimizer} must make a torch.optim.Optimizer, got {optimizer!r}")
         order = torch.Generator().manual_seed(self.seed).get_state()
         return Descent(samples.counted(), validation, self.network.read(), optimizer, order)
 

@@ -63,7 +63,8 @@ def compare(
         str,
         typer.Option(
             metavar="NAMES",
-            help="ipdlam, dlam, minibatch, bcd, dladmm, sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax",
+            help="ipdlam, dlam, minibatch, bcd, dladmm, sgd, adagrad, adadelta, rmsprop, adam, amsgrad, adamax, adamw, "
+            "nadam, radam",
         ),
     ] = "ipdlam,dlam,minibatch,adam",
     seeds: Annotated[str, typer.Option(metavar="N", help="how many seeds, from --seed on")] = "1",
