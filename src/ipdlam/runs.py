@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ipdlam.config import ConfigError, TrainConfig, read_toml
+from ipdlam.datasets import NAMES
 from ipdlam.errors import CheckpointError
 from ipdlam.history import History, Record
 from ipdlam.storage import LOCK, exclusive, explained, write_file
@@ -105,7 +106,8 @@ class RunFolder:
 
     def write_config(self, config: TrainConfig) -> None:
         """All settings but the folder itself, so that the file can be fed back, from any folder, for another run."""
-        places = {name: absolute(getattr(config, name)) for name in ("data", "data_dir", "storage")}
+        places = {name: absolute(getattr(config, name)) for name in ("data_dir", "storage")}
+        places["data"] = config.data if config.data in NAMES else absolute(config.data)
         write_file(self.config, config.resolved().changed({"output": None, **places}).to_toml().encode())
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
@@ -157,7 +159,7 @@ def line(record: Record) -> str:
 
 
 def absolute(place: str | None) -> str | None:
-    """A path as it is found from anywhere; names of data sets stay as they are."""
+    """A path as it is found from anywhere; one that does not exist stays as it is."""
     if place is None or not os.path.exists(os.path.expanduser(place)):
         return place
     return os.path.abspath(os.path.expanduser(place))
