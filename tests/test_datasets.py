@@ -797,6 +797,50 @@ def test_bad_tables_are_refused_by_place(tmp_path, text, options, reasons):
         assert reason in message
 
 
+@pytest.mark.parametrize("gap", ["NA", "?", "", "N/A", "null", "-", "n.a."])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_gap_in_the_first_row_loses_no_sample(tmp_path, gap, place):
+    cells = ["1.5", "2.5"]
+    cells[place] = gap
+    path = write_text(tmp_path / "a.csv", f"{','.join(cells)}\n3,4\n5,6\n")
+    for options in ({}, {"label": "kind"}, {"columns": ("a", "b")}):
+        message = refusal(read_inputs, path, **options)
+        assert f"line 1, column {place}" in message or "line 1 may be a header or a sample" in message
+        assert repr(gap) in message
+        assert "eplace" in message
+    rows = "3,4,red\n5,6,blue\n"
+    message = refusal(load, write_text(tmp_path / "b.csv", f"{','.join(cells)},red\n{rows}"))
+    assert repr(gap) in message
+    assert "line 1" in message
+
+
+@pytest.mark.parametrize("gap", ["NA", "?", "", "None"])
+def test_a_first_row_of_gaps_is_no_header(tmp_path, gap):
+    path = write_text(tmp_path / "a.csv", f"{gap},{gap}\n3,4\n")
+    assert f"line 1, column 0 (from 0): {gap!r} is not a finite number" in refusal(read_inputs, path)
+
+
+def test_a_header_of_names_and_numbers_is_known_by_the_label_or_the_columns(tmp_path):
+    path = write_text(tmp_path / "a.csv", "x,2019,kind\n1,2,red\n3,4,blue\n")
+    message = refusal(load, path)
+    assert "line 1 may be a header or a sample" in message
+    assert "'x' in column 0 (from 0) is text" in message
+    assert "'2019' in column 1 is a number" in message
+    assert "label by its name" in message
+    data = load(path, label="kind")
+    assert data.columns == ("x", "2019")
+    assert data.X.tolist() == [[1, 2], [3, 4]]
+    inputs = write_text(tmp_path / "b.csv", "x,2019\n1,2\n")
+    assert read_inputs(inputs, columns=data.columns).tolist() == [[1, 2]]
+    assert "may be a header or a sample" in refusal(read_inputs, inputs)
+
+
+def test_a_header_may_hold_gaps(tmp_path):
+    data = load(write_text(tmp_path / "a.csv", ",x,NA,kind\n0,1,2,red\n1,3,4,blue\n"))
+    assert data.columns == ("", "x", "NA")
+    assert data.X.tolist() == [[0, 1, 2], [1, 3, 4]]
+
+
 def test_text_that_is_not_utf8_is_refused(tmp_path):
     path = write_text(tmp_path / "a.csv", "größe,b\n1,2\n", "latin-1")
     assert "a.csv is not UTF-8 text" in refusal(load, path)
