@@ -663,6 +663,8 @@ def test_arguments_that_mean_nothing_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", X=np.zeros((2, 2)), y=np.zeros(2))
     with pytest.raises(ValueError, match="task must be one of auto, classification, regression, got 'guess'"):
         load("digits", task="guess")
+    with pytest.raises(ValueError, match=r"dtype must be torch.float32 or torch.float64, got torch.int8"):
+        load("digits", dtype=torch.int8)
     with pytest.raises(ValueError, match="task is 'regression', but the labels of digits"):
         load("digits", task="regression")
     for name in ("digits", str(tmp_path / "a.npz")):

@@ -34,6 +34,11 @@ def mlp(
     return initialise(model, initialisation, seed=seed) if initialisation in INITIALISATIONS else model
 
 
+def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """``(X - mean) / scale`` in float64: where the mean is large, a difference has no digits to spare."""
+    return (X.double() - mean.double()) / scale.double()
+
+
 @dataclass(frozen=True)
 class TrainedModel:
     """A model with all that a prediction needs."""
@@ -45,16 +50,16 @@ class TrainedModel:
     classes: tuple[str, ...] | None  # None for real targets
     columns: tuple[str, ...] | None  # names of the inputs, where the data had any
     label: str | None  # the name of the label column
-    mean: Tensor | None  # inputs are (x - mean) / scale
+    mean: Tensor | None  # inputs are (x - mean) / scale, worked out in float64
     scale: Tensor | None
 
     def inputs(self, X: Tensor) -> Tensor:
         """Raw inputs as the model takes them."""
-        weight = next(self.model.parameters())
-        ready = X.to(weight.device, weight.dtype)
-        if ready.ndim != 2 or ready.shape[1] != self.widths[0]:
+        if X.ndim != 2 or X.shape[1] != self.widths[0]:
             raise ValueError(f"the model takes {self.widths[0]} inputs a row, but the data have shape {tuple(X.shape)}")
-        return ready if self.mean is None or self.scale is None else (ready - self.mean) / self.scale
+        weight = next(self.model.parameters())
+        ready = X if self.mean is None or self.scale is None else standardised(X, self.mean, self.scale)
+        return ready.to(weight.device, weight.dtype)
 
     @torch.no_grad()
     def outputs(self, X: Tensor, chunk_size: int = 8192) -> Tensor:
@@ -136,7 +141,8 @@ def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ..
             f"{shapes.get(wrong)}"
         )
     for name, tensor in tensors.items():
-        if tensor.dtype != dtype or not bool(torch.isfinite(tensor).all()):
+        exact = name.startswith("input.") and tensor.dtype == torch.float64
+        if not (exact or tensor.dtype == dtype) or not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"its tensor {name} is {tensor.dtype}, or not finite; stated is {dtype}")
     if "input.scale" in tensors and not bool((tensors["input.scale"] > 0).all()):
         raise ValueError("its input.scale holds a number that is not positive")

@@ -28,7 +28,10 @@ GAPS = ("", "NA", "na", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "n
 
 
 class Table(NamedTuple):
-    """Samples, with the names of their classes (None for real targets) and features (None without a header)."""
+    """Samples in float64, with the names of their classes (None for real targets) and features (None without a header).
+
+    No number beyond float32 is among them, so that each can be converted.
+    """
 
     X: Tensor
     y: Tensor
@@ -80,7 +83,7 @@ def read_inputs(path: Path, columns: Sequence[str] | None = None, label: str | i
     """Inputs without their labels, for prediction: a text table, the ``X`` of an ``.npz`` file, or IDX images.
 
     Of a text table with a header, the ``columns`` that were trained on are taken in their order, or else all but one
-    that is named ``label``.
+    that is named ``label``. Those of tables are float64: what standardises them needs all digits.
     """
     if path.suffix.lower() == ".npz":
         return matrix(path, "X", read_arrays(path, ("X",))["X"])
@@ -187,7 +190,7 @@ def layout_of(path: Path, line: int, first: list[str], label: str | int | None) 
 
 
 def parse(path: Path, rows: Rows, layout: Layout) -> tuple[np.ndarray, list[int], list[str]]:
-    """The features as float32, and the line and the label of every row."""
+    """The features, and the line and the label of every row."""
     content, lines, labels = bytearray(), [], []
     for line, cells in rows:
         if len(cells) != layout.width:
@@ -205,18 +208,18 @@ def parse(path: Path, rows: Rows, layout: Layout) -> tuple[np.ndarray, list[int]
             labels.append(cells[layout.label].strip())
     if not lines:
         raise DataError(f"{path} has a header but no rows; a table has one row a sample")
-    return np.frombuffer(content, np.float32).reshape(len(lines), -1), lines, labels
+    return np.frombuffer(content, np.float64).reshape(len(lines), -1), lines, labels
 
 
 def as_numbers(cells: list[str]) -> np.ndarray | None:
-    """Cells as float32, or None if one of them is not a number that float32 holds."""
+    """Cells as numbers, or None if one of them is not a number that float32 holds, too."""
     if "_" in "".join(cells):
         return None
     try:
         values = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
         return None
-    return values.astype(np.float32) if bool((np.abs(values) <= LARGEST).all()) else None
+    return values if bool((np.abs(values) <= LARGEST).all()) else None
 
 
 def text_targets(
@@ -231,7 +234,7 @@ def text_targets(
             name, what = layout.column(layout.label or 0), "finite number" if real else "label"
             raise DataError(f"{path}, line {line}, {name}: {text!r} is not a {what}; replace it or remove the row")
     if real:
-        return torch.tensor(numbers, dtype=torch.float32).unsqueeze(1), None
+        return torch.tensor(numbers, dtype=torch.float64).unsqueeze(1), None
     keys: list[Any] = labels if None in numbers else numbers
     ordered = sorted(set(keys))
     return encode(keys, ordered), tuple(map(str, ordered))
@@ -291,13 +294,14 @@ def read_arrays(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] =
 
 
 def matrix(path: Path, name: str, array: np.ndarray) -> Tensor:
-    """An array as rows of float32, refused by place where a number is not finite."""
+    """An array as rows of float64, refused by place where a number is not finite, or not as a float32."""
     if array.dtype.kind not in "biuf" or array.ndim < 2 or array.size == 0:
         raise DataError(f"{path}: {name} must be rows of real numbers, got {array.dtype} of shape {array.shape}")
     with np.errstate(all="ignore"):  # an overflow is found below, with its place
-        values = array.astype(np.float32)
-    if not bool(np.isfinite(values).all()):
-        place = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
+        values = array.astype(np.float64)
+    held = np.abs(values) <= LARGEST
+    if not bool(held.all()):
+        place = tuple(np.argwhere(~held)[0].tolist())
         raise DataError(f"{path}: {name} holds {array[place]} at {place}, which is not a finite float32; replace it")
     return torch.tensor(values.reshape(len(values), -1))
 
