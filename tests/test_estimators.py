@@ -604,6 +604,21 @@ def test_early_stopping_keeps_the_best(make, y, batch_size, monkeypatch):
     assert not hasattr(model, "validation_scores_")  # they would be of another training
 
 
+@both_methods
+def test_a_validation_score_that_is_not_finite_counts_as_none(batch_size, monkeypatch, capsys):
+    given = iter([np.nan, 3.0, np.inf, 2.0, 4.0])
+    real = Record.__init__
+
+    def init(self, *arguments, **fields):
+        real(self, *arguments, **{**fields, "validation_loss": next(given), "validation_accuracy": None})
+
+    monkeypatch.setattr(Record, "__init__", init)
+    model = regressor(early_stopping=True, batch_size=batch_size, verbose=True).fit(X, TARGETS[:, 0])
+    assert np.array_equal(model.validation_scores_, [np.nan, -3.0, np.nan, -2.0, -4.0], equal_nan=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert ["validation score" in line for line in lines] == [False, True, False, True, True]
+
+
 def test_samples_are_held_out_evenly():
     rare = np.repeat([0, 1], [180, 20])
     inputs = np.random.RandomState(0).normal(size=(200, 3))

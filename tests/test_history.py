@@ -58,6 +58,11 @@ def test_fields_of_a_record_are_those_of_the_interface():
         # Zero is a score like any other: it must not be taken for a missing one.
         ({"train_loss": 0.4, "train_accuracy": 0.8, "validation_loss": 0.6, "validation_accuracy": 0.0}, 0.0),
         ({"train_loss": 0.0}, 0.0),
+        # Nor is one that is not finite a score, whatever the training samples say.
+        ({"train_loss": float("nan")}, None),
+        ({"train_loss": 0.4, "validation_loss": float("inf")}, None),
+        ({"train_loss": 0.4, "validation_loss": float("nan"), "validation_accuracy": float("nan")}, None),
+        ({"train_loss": 0.4, "validation_loss": float("inf"), "validation_accuracy": 0.5}, 0.5),
         ({"train_loss": 0.3, "train_accuracy": 0.8, "validation_loss": 0.0}, 0.0),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -45,14 +46,16 @@ class Record:
     def score(self) -> float | None:
         """Higher is better.
 
-        Accuracy where there are labels, else minus the loss; on validation data where there are any.
+        Accuracy where there are labels, else minus the loss; on validation data where there are any. A score that is
+        not finite, such as that of a loss that overflows, counts as none: nothing could be better or worse.
         """
         for accuracy, loss in (
             (self.validation_accuracy, self.validation_loss),
             (self.train_accuracy, self.train_loss),
         ):
             if loss is not None:
-                return -loss if accuracy is None else accuracy
+                score = -loss if accuracy is None else accuracy
+                return score if math.isfinite(score) else None
         return None
 
     def to_dict(self) -> dict[str, Any]:

@@ -131,7 +131,8 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._publish(plateau.losses, first)
         if self.early_stopping:
             earlier = getattr(self, "validation_scores_", [])
-            self.validation_scores_ = [*earlier, *(record.score for record in history)]
+            scores = (math.nan if record.score is None else record.score for record in history)
+            self.validation_scores_ = [*earlier, *scores]
         if history.stop_reason == "interrupted":
             warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=3)
         elif history.stop_reason == "iterations" and plateau.falling:
