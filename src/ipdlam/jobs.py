@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from ipdlam.callbacks import Checkpoints, TensorBoard, summary_writer
-from ipdlam.checkpoint import differences, discard, in_series, series
+from ipdlam.checkpoint import differences, discard, in_series, refuse_unread, series
 from ipdlam.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.distributed import SERIAL, Group
 from ipdlam.environment import environment
@@ -262,6 +262,8 @@ class Job:
             watcher.note(f"no checkpoint was written yet: starting from the first {self.unit}")
             return False
         checkpoint = read_together(self.group, folder.checkpoints)
+        newer = [path for path in found if path > checkpoint.path]
+        self.group.first_does(lambda: refuse_unread(newer))
         if checkpoint.content.get("kind") == "light":
             raise CheckpointError(
                 f"{folder.path} has light checkpoints, which hold the weights alone: it cannot go on where it stopped; "
@@ -279,9 +281,8 @@ class Job:
             raise CheckpointError(f"the settings of {folder.path} have changed: {'; '.join(changed)}")
         check_first_stage(folder.read_config(), self.config, loaded.history.handover)
         self.trainer = loaded
-        for path in found if self.group.is_first else ():  # newer ones were damaged, and said so
-            if path > in_series(folder.checkpoints, loaded.iteration):
-                discard(path)
+        for path in newer if self.group.is_first else ():  # they are damaged, and it was said
+            discard(path)
         stage = "" if self.config.then is None else f", with {self.stage}"
         watcher.note(f"resumed after {self.unit} {len(loaded.history)}{stage}")
         return True
