@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import pkgutil
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from ipdlam import checkpoint
 from ipdlam.config import read_toml
-from shell import assert_same_run, ipdlam_run, summary
+from shell import assert_same_run, ipdlam_run, records, refused, same_model, summary
 from test_datasets import write_idx
 
 QUICK = ("--hidden", "8", "--iterations", "2", "--checkpoint-every", "1")
@@ -113,3 +116,93 @@ def test_a_damaged_checkpoint_of_ours_is_replaced(again, digits):
     err = ipdlam_run("train", "--resume", again)[1]
     assert "iteration-00000002 is damaged" in err
     assert_same_run(again, digits)
+
+
+# --- memory that runs out ---------------------------------------------------------------------------------------------
+
+NO_MEMORY = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+
+
+def run_out(monkeypatch, place, call, error):
+    """Let the memory run out in one of the calls of a function."""
+    home, name = pkgutil.resolve_name(place.rpartition(".")[0]), place.rpartition(".")[2]
+    real, calls = getattr(home, name), itertools.count(1)
+
+    def short(*arguments, **more):
+        if next(calls) == call:
+            raise error
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(home, name, short)
+
+
+@pytest.mark.parametrize("error", [NO_MEMORY, MemoryError()], ids=["torch", "python"])
+@pytest.mark.parametrize("storage", [False, True], ids=["memory", "disk"])
+def test_memory_that_runs_out_leaves_the_last_weights(tmp_path, monkeypatch, error, storage):
+    options = ("--hidden", "8", "--iterations", "4")
+    disk = ("--storage", tmp_path / "state") if storage else ()
+    ipdlam_run("train", "digits", *options, "--output", tmp_path / "whole")
+    ipdlam_run("train", "digits", *options, "--iterations", "2", "--output", tmp_path / "two")
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        run_out(patch, "ipdlam.trainer.pass_over", 4, error)  # the first is that of the start
+        out, err = ipdlam_run("train", "digits", *options, *disk, "--output", run, code=1)
+    assert err.startswith("error: memory ran out after 2 iterations; the last weights are in ")
+    assert err.count("\n") == 1
+    assert f"--resume {run}" in err
+    assert ("with --storage" in err) == (not storage)
+    assert "2 iterations, " in out
+    assert summary(run)["stop_reason"] == "memory"
+    assert same_model(run, tmp_path / "two")
+    assert len(records(run)) == 2
+    ipdlam_run("train", "--resume", run)  # there was no checkpoint yet
+    assert_same_run(run, tmp_path / "whole")
+
+
+def test_memory_that_runs_out_on_mini_batches_and_in_the_second_stage(tmp_path, monkeypatch):
+    small = ("--hidden", "8", "--limit", "200", "--checkpoint-every", "1")
+    with monkeypatch.context() as patch:
+        run_out(patch, "ipdlam.epoch.take", 6, NO_MEMORY)
+        options = ("--epochs", "3", "--batch-size", "50", "--output", tmp_path / "batches")
+        err = ipdlam_run("train", "digits", *small, *options, code=1)[1]
+    assert "memory ran out after 1 epochs" in err
+    assert "use a smaller hidden, or smaller batches" in err
+    assert (tmp_path / "batches" / "model.safetensors").is_file()
+    ipdlam_run("train", "--resume", tmp_path / "batches")
+    assert len(records(tmp_path / "batches")) == 3
+    with monkeypatch.context() as patch:
+        run_out(patch, "ipdlam.baselines.optimizers.BackPropagation._advance", 2, MemoryError())
+        options = ("--iterations", "2", "--then", "adam", "--then-epochs", "2", "--output", tmp_path / "then")
+        assert (
+            "memory ran out after 2 iterations and 1 epochs of adam"
+            in ipdlam_run("train", "digits", *small, *options, code=1)[1]
+        )
+    ipdlam_run("train", "--resume", tmp_path / "then")
+    assert len(records(tmp_path / "then")) == 4
+
+
+def test_those_who_keep_the_state_on_a_disk_are_not_told_to(tmp_path, monkeypatch):
+    run_out(monkeypatch, "ipdlam.trainer.pass_over", 1, NO_MEMORY)
+    options = ("--hidden", "8", "--storage", tmp_path / "state", "--output", tmp_path / "run")
+    message = refused("train", "digits", *options)
+    assert "there is not enough memory: z and a of 1347 samples" in message
+    assert message.endswith("use a smaller hidden, limit or chunk_size\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_that_runs_out_elsewhere_is_one_line(digits, monkeypatch):
+    run_out(monkeypatch, "ipdlam.inference.evaluate", 1, NO_MEMORY)
+    assert refused("evaluate", digits, code=1).startswith("error: there is not enough memory; ")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no fonts"), ValueError("an image of 0 x 0 pixels"), MemoryError()])
+def test_curves_that_cannot_be_drawn_never_fail_a_run(tmp_path, monkeypatch, error):
+    for home in ("ipdlam.jobs", "ipdlam.plots"):
+        monkeypatch.setattr(f"{home}.curves", mock.Mock(side_effect=error))
+    err = ipdlam_run("train", "digits", *QUICK, "--output", tmp_path / "run", pictures=True)[1]
+    assert f"warning: the curves were not drawn: {error or 'MemoryError'}" in err
+    assert summary(tmp_path / "run")["stop_reason"] == "iterations"
+    options = ("--hidden", "8", "--iterations", "1", "--methods", "ipdlam", "--output", tmp_path / "compare")
+    out = ipdlam_run("compare", "digits", *options, pictures=True)[0]
+    assert "warning: the curves were not drawn" in out
+    assert (tmp_path / "compare" / "comparison.json").is_file()

@@ -129,10 +129,10 @@ class RunFolder:
         self.write_json(self.summary, content)
 
     @property
-    def was_interrupted(self) -> bool:
-        """Whether the run was stopped in the middle of an iteration."""
+    def was_cut_short(self) -> bool:
+        """Whether the run ended in the middle of an iteration: by Ctrl-C, or because memory ran out."""
         try:
-            return bool(json.loads(self.summary.read_bytes())["stop_reason"] == "interrupted")
+            return json.loads(self.summary.read_bytes())["stop_reason"] in ("interrupted", "memory")
         except (OSError, ValueError, KeyError, TypeError):
             return False
 

@@ -19,8 +19,10 @@ from ipdlam.errors import (
     DataError,
     DistributedError,
     DivergenceError,
+    OutOfMemoryError,
     SolveError,
     UnsupportedModelError,
+    is_out_of_memory,
 )
 from ipdlam.version import __version__
 
@@ -84,8 +86,13 @@ def main() -> NoReturn:
         SolveError,
         ImportError,
         OSError,
+        OutOfMemoryError,
     ) as error:
         fail(error, 1)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fail(MemoryError("there is not enough memory; use a smaller network or fewer samples"), 1)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)

@@ -231,6 +231,8 @@ def compare(
             console.print(f"curves:  {curves(drawn, folder / 'curves.png', title=heading)}")
         except ImportError as error:
             console.print(str(error))
+        except Exception as error:  # the comparison is written
+            console.print(f"warning: the curves were not drawn: {error or type(error).__name__}")
     if any(history.stop_reason == "interrupted" for history in histories.values()):
         raise typer.Exit(130)
 

@@ -14,7 +14,7 @@ from ipdlam.cli.options import with_settings
 from ipdlam.cli.processes import by_torchrun, check_shareable, is_restart, timeout
 from ipdlam.cli.signals import StopSignals
 from ipdlam.config import ConfigError, TrainConfig, read_toml
-from ipdlam.errors import DivergenceError
+from ipdlam.errors import DivergenceError, OutOfMemoryError
 
 
 @with_settings(item.name for item in dataclasses.fields(TrainConfig))
@@ -111,7 +111,7 @@ def train(
                 try:
                     with group.telling():
                         history = job.run(display, resume=resume is not None, stop=stop)
-                except DivergenceError as error:
+                except (DivergenceError, OutOfMemoryError) as error:
                     display.close()
                     display.end(job, error.history)
                     raise
