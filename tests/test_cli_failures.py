@@ -6,6 +6,8 @@ import itertools
 import json
 import pkgutil
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -206,3 +208,45 @@ def test_curves_that_cannot_be_drawn_never_fail_a_run(tmp_path, monkeypatch, err
     out = ipdlam_run("compare", "digits", *options, pictures=True)[0]
     assert "warning: the curves were not drawn" in out
     assert (tmp_path / "compare" / "comparison.json").is_file()
+
+
+# --- logs that cannot be written --------------------------------------------------------------------------------------
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("mode", [(), ("--json",)], ids=["lines", "json"])
+def test_a_log_on_a_full_disk_costs_no_run(digits, tmp_path, mode):
+    run = tmp_path / "run"
+    with FULL.open("w") as full:
+        err = ipdlam_run("train", "digits", *QUICK, *mode, "--output", run, stdout=full)[1]
+    assert_same_run(run, digits)
+    assert err == (
+        "warning: the output could not be written (No space left on device), and the run went on without it; "
+        f"every iteration is in {run / 'history.jsonl'}\n"
+    )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+def test_logs_of_both_streams_on_a_full_disk(digits, tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "ipdlam", "train", "digits", *QUICK, "--output", str(run)]
+    with FULL.open("w") as full:
+        assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 0
+    assert_same_run(run, digits)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        (("compare", "digits", "--hidden", "8", "--iterations", "1", "--methods", "dlam"), "comparison.json"),
+        (("reproduce", "order"), "order-smoke.json"),
+    ],
+)
+def test_a_log_on_a_full_disk_costs_no_comparison(tmp_path, command, result):
+    with FULL.open("w") as full:
+        err = ipdlam_run(*command, "--output", tmp_path / "out", stdout=full)[1]
+    assert "warning: the output could not be written (No space left on device)" in err
+    assert (tmp_path / "out" / result).is_file()
