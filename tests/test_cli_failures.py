@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 import pkgutil
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,13 +86,13 @@ def from_a_newer_version(newest, monkeypatch):
 
 
 def without_permission(newest, monkeypatch):
-    def read_bytes(self):
-        if self.parent == newest:
-            raise PermissionError(13, "Permission denied", str(self))
-        return real(self)
+    def read_plain(path, most=-1):
+        if path.parent == newest:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, most)
 
-    real = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    real = checkpoint.read_plain
+    monkeypatch.setattr(checkpoint, "read_plain", read_plain)
     return "manifest.json cannot be read: Permission denied"
 
 
@@ -250,3 +253,81 @@ def test_a_log_on_a_full_disk_costs_no_comparison(tmp_path, command, result):
         err = ipdlam_run(*command, "--output", tmp_path / "out", stdout=full)[1]
     assert "warning: the output could not be written (No space left on device)" in err
     assert (tmp_path / "out" / result).is_file()
+
+
+# --- links and pipes where files are expected -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def precious(tmp_path):
+    """Somebody's file, elsewhere."""
+    file = tmp_path / "thesis.txt"
+    file.write_text("ten years of work")
+    yield file
+    assert file.read_text() == "ten years of work"
+
+
+@contextlib.contextmanager
+def no_longer_than(seconds):
+    """Fail instead of waiting for ever."""
+
+    def late(number, frame):
+        raise TimeoutError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_lock_that_is_a_link_or_a_pipe_is_refused(again, tmp_path, precious):
+    new = tmp_path / "new"
+    new.mkdir()
+    for folder, command in ((new, ("train", "digits", *QUICK, "--output", new)), (again, ("train", "--resume", again))):
+        lock = folder / ".lock"
+        lock.unlink(missing_ok=True)
+        lock.symlink_to(precious)
+        assert f"output {folder} cannot be written to: .lock is a link; remove it" in refused(*command)
+        lock.unlink()
+        os.mkfifo(lock)
+        with no_longer_than(60):
+            message = refused(*command)
+        assert f"output {folder} cannot be written to: .lock is not a plain file; remove it" in message
+
+
+def test_a_lock_is_not_truncated(again, digits):
+    (again / ".lock").write_text("a note")
+    ipdlam_run("train", "--resume", again)
+    assert (again / ".lock").read_text() == "a note"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_stands_in_the_place_of_an_unfinished_file_goes(again, digits, precious, kind):
+    names = ["config.toml", "history.jsonl", "summary.json", "model.safetensors", "checkpoints/iteration-00000003"]
+    for name in names:
+        place = (again / name).with_name(f".unfinished-{Path(name).name}")
+        place.symlink_to(precious if "." in place.name[1:] else precious.parent) if kind == "link" else os.mkfifo(place)
+    with no_longer_than(60):
+        ipdlam_run("train", "--resume", again, "--iterations", "3")
+    assert len(records(again)) == 3
+    assert (again / "checkpoints" / "iteration-00000003").is_dir()
+    assert not list(again.rglob(".unfinished-*"))
+
+
+@pytest.mark.parametrize(
+    "name", ["environment.json", "summary.json", "history.jsonl", "checkpoints/iteration-00000002/manifest.json"]
+)
+def test_a_pipe_in_the_place_of_a_file_does_not_hang(again, name):
+    (again / name).unlink(missing_ok=True)
+    os.mkfifo(again / name)
+    with no_longer_than(60):
+        if name.startswith("checkpoints"):
+            err = ipdlam_run("train", "--resume", again, code=1)[1]
+            assert "manifest.json is not a plain file; remove it" in err
+        else:
+            ipdlam_run("train", "--resume", again, "--iterations", "3")
+            assert len(records(again)) == 3
+            assert (again / name).is_file()

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import json
 import re
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from ipdlam.distributed import Span
 from ipdlam.errors import CheckpointError
-from ipdlam.storage import REPLACED, TEMPORARY, explained, recover, sha256, write_folder
+from ipdlam.storage import REPLACED, TEMPORARY, clear, explained, read_plain, recover, sha256, write_folder
 
 FORMAT = {"format": "ipdlam checkpoint", "version": 1}
 MANIFEST = "manifest.json"
@@ -216,7 +215,7 @@ def refuse_others(path: Path) -> None:
 def is_ours(path: Path) -> bool:
     """Whether a folder has the manifest of a checkpoint, of whatever version, whole or not."""
     try:
-        return bool(json.loads((path / MANIFEST).read_bytes())["format"] == FORMAT["format"])
+        return bool(json.loads(read_plain(path / MANIFEST))["format"] == FORMAT["format"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
@@ -264,7 +263,7 @@ def prune(folder: Path, keep: int) -> None:
         for prefix in (TEMPORARY, REPLACED):
             for path in folder.glob(f"{prefix}iteration-*"):
                 if is_left_over(path):
-                    shutil.rmtree(path, ignore_errors=True)
+                    clear(path)
 
 
 def is_left_over(path: Path) -> bool:
@@ -293,16 +292,16 @@ def refuse_unread(paths: Iterable[Path]) -> None:
 def discard(path: Path) -> None:
     """Remove a checkpoint, under a name of no checkpoint, so that no half of one is ever seen."""
     leaving = path.with_name(REPLACED + path.name)
-    shutil.rmtree(leaving, ignore_errors=True)
+    clear(leaving)
     path.rename(leaving)
-    shutil.rmtree(leaving, ignore_errors=True)
+    clear(leaving)
 
 
 def read_whole(path: Path) -> Checkpoint:
     """Check every file against the manifest before anything is used."""
     file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes())
+        manifest = json.loads(read_plain(file))
         seal_of_content = manifest.pop("sha256")
         wanted = {**FORMAT, "content": manifest["content"], "files": manifest["files"]}
         listed = {entry["name"]: (entry["bytes"], entry["sha256"]) for entry in manifest["files"]}

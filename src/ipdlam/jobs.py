@@ -33,6 +33,7 @@ from ipdlam.resumable import Resumable, saved_as
 from ipdlam.runs import RunFolder
 from ipdlam.sharded import read_together
 from ipdlam.stages import check_first_stage, counted, ending, hands_over
+from ipdlam.storage import read_plain
 from ipdlam.trainer import IPDLAM
 
 T = TypeVar("T")
@@ -274,7 +275,7 @@ class Job:
         """Write where the run was begun; a resumed one says what differs, for it may not have the same bits."""
         folder, now = self.folder, environment()
         try:
-            before = json.loads(folder.environment.read_bytes())
+            before = json.loads(read_plain(folder.environment))
         except (OSError, ValueError):
             folder.write_json(folder.environment, now)
             return

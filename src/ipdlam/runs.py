@@ -15,7 +15,7 @@ from ipdlam.config import ConfigError, TrainConfig, read_toml
 from ipdlam.datasets import NAMES
 from ipdlam.errors import CheckpointError
 from ipdlam.history import History, Record
-from ipdlam.storage import LOCK, exclusive, explained, write_file
+from ipdlam.storage import LOCK, exclusive, explained, open_plain, read_plain, write_file
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,17 @@ class RunFolder:
     def was_cut_short(self) -> bool:
         """Whether the run ended in the middle of an iteration: by Ctrl-C, or because memory ran out."""
         try:
-            return json.loads(self.summary.read_bytes())["stop_reason"] in ("interrupted", "memory")
+            return json.loads(read_plain(self.summary))["stop_reason"] in ("interrupted", "memory")
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def append(self, record: Record) -> None:
         """Add one iteration; it is on its way to the disk before the next one starts."""
         text = line(record)
-        with explained(self.history, len(text)), self.history.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with explained(self.history, len(text)):
+            descriptor = open_plain(self.history, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with open(descriptor, "a", encoding="utf-8") as file:
+                file.write(text)
 
     def read_history(self) -> History:
         """All iterations so far; a last line that was cut off does not count."""
