@@ -373,6 +373,7 @@ def test_home_is_expanded(nowhere, monkeypatch):
     assert sources.locations("mnist")[0] == nowhere / "data" / "mnist"
 
 
+@pytest.mark.filterwarnings("ignore:.* holds other data than those known as")
 def test_a_named_data_set_has_its_names(nowhere):
     make_folder(nowhere / "fashion-mnist")
     data = load("fashion-mnist", nowhere)
@@ -381,6 +382,26 @@ def test_a_named_data_set_has_its_names(nowhere):
     assert data.source == str(nowhere / "fashion-mnist")
     make_folder(nowhere / "fashion-mnist", training=12, labels=12)
     assert load("fashion-mnist", nowhere).classes == tuple(str(index) for index in range(12))
+
+
+def test_other_files_than_the_known_ones_are_warned_about_by_name(nowhere, monkeypatch):
+    folder = make_folder(nowhere / "mnist")
+    own = [
+        sources.File(path.name.removesuffix(".gz"), len(content), hashlib.sha256(content).hexdigest())
+        for path in sorted(folder.iterdir())
+        if (content := gzip.decompress(path.read_bytes()))
+    ]
+    known = dataclasses.replace(sources.CATALOGUE["mnist"], files=tuple(own))
+    monkeypatch.setitem(sources.CATALOGUE, "mnist", known)
+    assert len(load("mnist", nowhere).X) == 5  # no warning: they are the known ones
+    images = np.zeros((5, 2, 2), np.uint8)
+    write_idx(folder / "train-images-idx3-ubyte.gz", images, True)
+    with pytest.warns(UserWarning, match=r"mnist holds other data than those known as mnist: the sha256 of ") as found:
+        data = load("mnist", nowhere)
+    assert float(data.X.sum()) == 0.0  # they are used
+    (warning,) = found
+    assert "sha256 of train-images-idx3-ubyte.gz is another" in str(warning.message)
+    assert load(folder).X.shape == (5, 4)  # a path is no name: nothing is known of it
 
 
 def test_offline_never_downloads_and_says_what_to_do(nowhere, monkeypatch):
@@ -407,6 +428,7 @@ def test_a_folder_that_was_named_must_be_there(nowhere, monkeypatch):
     assert "which is a file" in datasets.listing()[1].remedy
 
 
+@pytest.mark.filterwarnings("ignore:.* holds other data than those known as")
 def test_a_folder_that_is_not_searched_need_not_be_there(nowhere, monkeypatch):
     monkeypatch.setenv("IPDLAM_DATA", str(nowhere / "absent"))
     assert load("digits", nowhere / "absent").source == "embedded in ipdlam"
@@ -415,6 +437,7 @@ def test_a_folder_that_is_not_searched_need_not_be_there(nowhere, monkeypatch):
     assert load("mnist", nowhere).source == str(nowhere / "mnist")  # found before the variable is looked at
 
 
+@pytest.mark.filterwarnings("ignore:.* holds other data than those known as")
 def test_an_empty_folder_that_was_named_is_only_the_first_place(nowhere):
     make_folder(nowhere / "cache" / "ipdlam" / "mnist")
     (nowhere / "given").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -70,7 +71,9 @@ def overview(
 def main() -> NoReturn:
     """Run the command line; what a user can mend is one line, not a traceback."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *details, **more: print(f"warning: {message}", file=sys.stderr)
+            app()
     except ConfigError as error:
         fail(error, 2)
     except DivergenceError as error:

@@ -92,6 +92,8 @@ def load(
     known = sources.CATALOGUE.get(given)
     folder = path if known is None else sources.locate(given, data_dir, offline=offline, progress=progress)
     parts = idx.read_folder(folder)
+    if known is not None:
+        sources.warn_of_others(given, folder)
     highest = max(int(part.max()) for part in (parts.y, parts.y_test) if part is not None)
     classes = tuple(str(index) for index in range(highest + 1))
     if known is not None and len(classes) <= len(known.classes):
