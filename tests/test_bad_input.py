@@ -18,6 +18,7 @@ from torch.nn.utils import parametrizations, prune
 
 import ipdlam
 from ipdlam import DLAM, IPDLAM, UnsupportedModelError
+from ipdlam.inputs import as_tensor
 from ipdlam.prox import L1, ElasticNet, Hardtanh, Huber, LeakyReLU, Ridge
 from problems import make_data, make_model
 
@@ -878,6 +879,20 @@ def test_integer_inputs_are_numbers():
     expected, _ = train(make_model(WIDTHS), X, y)
     actual, _ = train(make_model(WIDTHS), X.to(torch.int8), y)
     assert same(actual, expected)
+
+
+@pytest.mark.parametrize("kind", ["uint64", ">u8"])
+def test_unsigned_numbers_beyond_the_signed_ones_stay_positive(kind, tmp_path):
+    X = np.array([[2**64 - 2**11, 2**63, 1, 0]] * N, dtype=kind)
+    X[::2] = [[2**62, 5, 2**63 + 2**12, 7]]
+    assert np.array_equal(as_tensor("X", X).double().numpy(), X.astype(np.float64))
+    y = labelled()[1]
+    on_disk = IPDLAM(make_model(WIDTHS), storage=tmp_path / "state")  # reads by rows
+    on_disk.start(X, y)
+    assert np.array_equal(on_disk._run.samples.inputs(slice(0, N)).numpy(), X.astype(np.float64))
+    on_disk.close()
+    with pytest.raises(ValueError, match=r"^y "):
+        IPDLAM(make_model(WIDTHS)).start(labelled()[0], X[:, 0])
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.longdouble])

@@ -222,7 +222,14 @@ def from_numpy(name: str, array: np.ndarray) -> Tensor:
     """The array as a tensor, copied only where torch has no such layout or type."""
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, got an array of {array.dtype}")
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+    if (
+        array.dtype.kind == "u"
+        and array.dtype.itemsize == 8
+        and array.size
+        and int(array.max()) > np.iinfo(np.int64).max
+    ):
+        array = array.astype(np.float64)  # torch computes with no unsigned numbers of 64 bits
+    elif array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     elif array.dtype == np.longdouble:
         array = array.astype(np.float64)
