@@ -53,6 +53,13 @@ class Samples:
     def __len__(self) -> int:
         return self.X.shape[0]
 
+    def versions(self) -> dict[str, int | None]:
+        """How often the numbers have been changed in place, as torch counts it; they may be the caller's own."""
+        arrays = {"X": self.X, "y": self.y, "sample_weight": self.weight}
+        return {
+            name: None if array is None or array.is_inference() else array._version for name, array in arrays.items()
+        }
+
     @property
     def count(self) -> float:
         """How much the samples count together."""

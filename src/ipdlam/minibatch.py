@@ -373,6 +373,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
             self.group = self._joined()
             with self.group.telling():
                 self.network = Network(self.model)
+                self._check_model()
                 self._run = self._new_run(no_samples(self.network))
                 self._run.whole = True
         return self._run

@@ -22,6 +22,9 @@ REMEDIES = {
 }
 
 
+START_ANEW = "call start(X, y) to train the model as it is"
+
+
 @dataclass(frozen=True)
 class Layer:
     """Layer ``l``: ``z_l = a_(l-1) W_l^T + b_l`` and, but for the last, ``a_l = activation(z_l)``."""
@@ -46,6 +49,7 @@ class Network:
         self.model = model
         self.layers = read_layers(model)
         check_parameters(self.layers)
+        self.kind = (self.dtype, self.device)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -88,6 +92,33 @@ class Network:
         """``b_l``, the model's own."""
         bias: Tensor | None = self[layer].linear.bias
         return None if bias is None else bias.detach()
+
+    def refuse_changes(self) -> None:
+        """Refuse to go on with a model that is no longer the one that was read: what was replaced is not trained."""
+        now = read_layers(self.model)
+        for before, layer in zip(self.layers, now, strict=False):
+            if before != layer:
+                what = "is another layer" if before.linear is not layer.linear else "has another name or activation"
+                raise RuntimeError(f"module {layer.name} {what} than when the run was started; {START_ANEW}")
+        if len(now) != len(self.layers):
+            raise RuntimeError(
+                f"the model has {len(now)} layers, but had {len(self.layers)} when the run was started; {START_ANEW}"
+            )
+        if (self.dtype, self.device) != self.kind:
+            raise RuntimeError(
+                f"the model is {self.dtype} on {self.device}, but was {self.kind[0]} on {self.kind[1]} when the run "
+                f"was started; {START_ANEW}"
+            )
+
+    def refuse_hooks(self) -> None:
+        """Refuse forward hooks: the updates of the method do not call them, and a forward pass to evaluate would."""
+        for name, module in self.model.named_modules():
+            if module._forward_hooks or module._forward_pre_hooks:
+                where = f"module {name} ({type(module).__name__})" if name else "the model"
+                raise UnsupportedModelError(
+                    f"{where} has a forward hook, which the updates of the method do not call; remove it until the "
+                    "training is over (the handle that registering it gave has remove())"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """The architecture in plain JSON types."""

@@ -72,7 +72,11 @@ class Resumable(ABC, Generic[C]):
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
     ) -> None:
-        """Check the data, and begin a run from the model as it is."""
+        """Check the data, and begin a run from the model as it is.
+
+        The arrays are read in every iteration, and copied only where they have to be converted: leave them as they are
+        until the run is over. That a tensor was changed in place is noticed; that a NumPy array was is not.
+        """
 
     @abstractmethod
     def _next(self, evaluate: bool) -> Record:
@@ -265,6 +269,7 @@ class Resumable(ABC, Generic[C]):
         validation_data: ValidationData | None,
     ) -> tuple[Samples, Samples | None]:
         """What to train and what to score on."""
+        self._check_model()
         if y is None:
             raise ValueError("y is missing: give the targets of X")
         samples = self._samples(X, y, sample_weight)
@@ -319,7 +324,15 @@ class Resumable(ABC, Generic[C]):
         run = self._started()
         if not run.whole:
             raise RuntimeError(f"the last {self.unit} did not end; call start(X, y) to go on from the model's weights")
+        self._check_model()
+        self.network.refuse_changes()
+        run.refuse_changes()
         return run
+
+    def _check_model(self) -> None:
+        """Refuse what the method would pass by; an optimizer calls the model itself."""
+        if self.optimizer is None:
+            self.network.refuse_hooks()
 
     def _scores(self, run: C) -> dict[str, Any]:
         """The fields of a record that the true forward pass fills."""
