@@ -1227,3 +1227,51 @@ def test_data_that_are_changed_in_place_between_steps_are_noticed(kind, name):
         one_more(trainer)
     trainer.start(X, y, validation_data=(X_new, y_new))
     one_more(trainer)
+
+
+@every_trainer
+def test_autocast_of_the_caller_changes_nothing(kind):
+    X, y = labelled(dtype=torch.float32)
+    plain, mixed = make_model(WIDTHS, dtype=torch.float32), make_model(WIDTHS, dtype=torch.float32)
+    trainer = kind(plain)
+    trainer.start(X, y)
+    expected = one_more(trainer)
+    with torch.autocast("cpu"):
+        trainer = kind(mixed)
+        trainer.start(X, y)
+        history = one_more(trainer)
+        if not isinstance(trainer, ipdlam.MiniBatchIPDLAM):
+            assert trainer.step().train_loss is not None
+    assert history[0].train_loss == expected[0].train_loss
+    again = kind(make_model(WIDTHS, dtype=torch.float32))
+    again.start(X, y)
+    one_more(again)
+    assert same(weights(again.model), weights(plain))
+
+
+@every_trainer
+def test_a_model_made_in_inference_mode_is_refused_by_name(kind):
+    with torch.inference_mode():
+        model = make_model(WIDTHS)
+    with pytest.raises(
+        UnsupportedModelError, match=says("module 0 (Linear): its weight", "inference_mode", "deepcopy")
+    ):
+        kind(model)
+    kind(copy.deepcopy(model)).start(*labelled())
+
+
+@pytest.mark.parametrize("name", ["inertia", "proximity"])
+def test_settings_beyond_the_precision_of_the_model_are_refused(name):
+    X, y = labelled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an inertia of 1 and more
+        trainer = IPDLAM(make_model(WIDTHS, dtype=torch.float32), **{name: 1e39})
+    with pytest.raises(ValueError, match=says(f"{name} is 1e+39, which is beyond torch.float32", "float64")):
+        trainer.start(X, y)
+
+
+def test_a_folder_without_a_name_is_no_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "..", "/"):
+        with pytest.raises(ipdlam.CheckpointError, match="holds no whole checkpoint"):
+            IPDLAM.load(path, make_model(WIDTHS), *labelled())

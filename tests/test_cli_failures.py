@@ -331,3 +331,66 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hang(again, name):
             ipdlam_run("train", "--resume", again, "--iterations", "3")
             assert len(records(again)) == 3
             assert (again / name).is_file()
+
+
+# --- tracebacks that were ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("train", "~nouser/x.csv"), 1, "~nouser/x.csv does not exist"),
+        (("train", "mnist", "--data-dir", "~nouser/x"), 1, "which does not exist"),
+        (("train", "digits", *QUICK, "--inertia", "1e308"), 2, "inertia is 1e+308, which is beyond torch.float32"),
+        (("train", "digits", *QUICK, "--proximity", "1e39"), 2, "proximity is 1e+39, which is beyond torch.float32"),
+    ],
+)
+def test_mistakes_that_were_tracebacks(tmp_path, monkeypatch, arguments, code, words):
+    monkeypatch.chdir(tmp_path)
+    assert words in ipdlam_run(*arguments, code=code)[1].splitlines()[-1]
+
+
+def test_a_user_that_does_not_exist_is_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ipdlam_run("train", "digits", *QUICK, "--storage", "~nouser/state", "--output", "~nouser/run")
+    assert (tmp_path / "~nouser" / "run" / "model.safetensors").is_file()
+
+
+def test_a_variable_that_torchrun_left_is_no_torchrun(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    ipdlam_run("train", "digits", *QUICK, "--output", tmp_path / "run")
+    ipdlam_run("evaluate", tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["environment.json", "summary.json", "history.jsonl"])
+@pytest.mark.parametrize("content", ["[]", "3", "null", "[" * 100_000, '{"a":' * 100_000, "[]\n[]\n"])
+def test_files_of_a_run_that_hold_something_else(again, digits, name, content):
+    (again / name).write_text(content)
+    ipdlam_run("train", "--resume", again)
+    assert_same_run(again, digits)
+
+
+def test_forged_records_are_refused(again):
+    for file in again.glob("checkpoints/*/manifest.json"):
+        manifest = json.loads(file.read_bytes())
+        manifest.pop("sha256")
+        manifest["content"]["run"]["history"][-1]["objective"] = "small"
+        file.write_text(checkpoint.seal(manifest))
+    message = refused("train", "--resume", again, code=1)
+    assert "cannot be used: TypeError: objective of iteration 2 is 'small'" in message
+
+
+def test_streams_that_are_closed_or_know_no_more_than_ascii(digits, tmp_path):
+    command = [sys.executable, "-m", "ipdlam", "evaluate", str(digits)]
+    done = subprocess.run(["sh", "-c", '"$@" >&- 2>&-', "sh", *command], check=False)
+    assert done.returncode == 0
+    odd = shutil.copytree(digits, tmp_path / "größe…")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ipdlam", "train", "--resume", str(odd)],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert b"gr??e? is finished" in done.stdout

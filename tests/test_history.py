@@ -30,6 +30,27 @@ def make_history(*accuracies, stop_reason="iterations"):
     return History(records, stop_reason)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"iteration": "1"},
+        {"iteration": 0},
+        {"iteration": True},
+        {"penalty": None},
+        {"objective": "10"},
+        {"seconds": [1.0]},
+        {"linear_gap": "ab"},
+        {"activation_gap": [None]},
+        {"train_accuracy": "high"},
+        {"validation_loss": {}},
+        {"optimizer": 3},
+    ],
+)
+def test_a_record_of_a_file_with_nonsense_is_refused(change):
+    with pytest.raises((TypeError, ValueError), match=next(iter(change))):
+        Record.from_dict({**make_record().to_dict(), **change})
+
+
 def test_record_is_immutable():
     record = make_record()
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -276,7 +276,9 @@ class Job:
         folder, now = self.folder, environment()
         try:
             before = json.loads(read_plain(folder.environment))
-        except (OSError, ValueError):
+            if not isinstance(before, dict):
+                raise ValueError("it holds no table")
+        except (OSError, ValueError, RecursionError):
             folder.write_json(folder.environment, now)
             return
         told = ("ipdlam", "torch", "numpy", "processor", "threads")

@@ -125,7 +125,15 @@ def load_model(path: Path) -> TrainedModel:
             raise TypeError(f"its label is {label!r}, not a name")
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} does not exist") from error
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        AttributeError,
+    ) as error:  # RecursionError is one
         raise CheckpointError(f"{path} is not a model that ipdlam saved: {error}") from error
     return TrainedModel(model, widths, about["activation"], about["loss"], classes, columns, label, mean, scale)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +94,17 @@ class Network:
         bias: Tensor | None = self[layer].linear.bias
         return None if bias is None else bias.detach()
 
-    def refuse_changes(self) -> None:
-        """Refuse to go on with a model that is no longer the one that was read: what was replaced is not trained."""
+    def in_full_precision(self) -> AbstractContextManager[Any]:
+        """What is computed inside has the model's own precision, also where the caller has autocast switched on."""
+        return torch.autocast(self.device.type, enabled=False)
+
+    def refuse_changes(self, *, hooks: bool) -> None:
+        """Refuse to go on with a model that is no longer the one that was read: what was replaced is not trained.
+
+        ``hooks`` may be there where the model itself is called.
+        """
+        if not hooks:
+            self.refuse_hooks()
         now = read_layers(self.model)
         for before, layer in zip(self.layers, now, strict=False):
             if before != layer:
@@ -109,6 +119,12 @@ class Network:
                 f"the model is {self.dtype} on {self.device}, but was {self.kind[0]} on {self.kind[1]} when the run "
                 f"was started; {START_ANEW}"
             )
+
+    def refuse_beyond(self, **settings: float) -> None:
+        """Refuse settings that the numbers of the model are multiplied by, and cannot hold."""
+        for name, value in settings.items():
+            if value > torch.finfo(self.dtype).max:
+                raise ValueError(f"{name} is {value:g}, which is beyond {self.dtype}; give less, or a model in float64")
 
     def refuse_hooks(self) -> None:
         """Refuse forward hooks: the updates of the method do not call them, and a forward pass to evaluate would."""
@@ -243,6 +259,11 @@ def check_parameters(layers: tuple[Layer, ...]) -> None:
                 raise UnsupportedModelError(
                     f"{where} is on the meta device and holds no values; "
                     "call model.to_empty(device='cpu') and initialise it"
+                )
+            if parameter.is_inference() and not torch.is_inference_mode_enabled():
+                raise UnsupportedModelError(
+                    f"{where} was made in torch.inference_mode() and cannot be changed outside of it; make the model "
+                    "without that mode, or take copy.deepcopy(model)"
                 )
             if parameter.dtype not in (torch.float32, torch.float64):
                 raise UnsupportedModelError(f"{where} is {parameter.dtype}; call model.float() or model.double()")

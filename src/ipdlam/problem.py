@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,7 +193,7 @@ class Problem:
                 common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
                 order: str = own["order"]
                 common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
-                common["storage"] = None if own["storage"] is None else Path(own["storage"]).expanduser()
+                common["storage"] = None if own["storage"] is None else Path(os.path.expanduser(own["storage"]))
             trainer: IPDLAM | MiniBatchIPDLAM = TRAINERS[config.chosen](model, **common)
             return trainer
 

@@ -133,7 +133,7 @@ class RunFolder:
         """Whether the run ended in the middle of an iteration: by Ctrl-C, or because memory ran out."""
         try:
             return json.loads(read_plain(self.summary))["stop_reason"] in ("interrupted", "memory")
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
 
     def append(self, record: Record) -> None:
@@ -151,7 +151,7 @@ class RunFolder:
         try:
             lines = self.history.read_text(encoding="utf-8").splitlines(keepends=True)
             return History(Record.from_dict(json.loads(text)) for text in lines if text.endswith("\n"))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{self.history} is damaged: {type(error).__name__}: {error}") from error
 
 

@@ -49,7 +49,7 @@ def sync(path: Path) -> None:
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A descriptor of a plain file; links to write through are refused, and so are pipes, which might keep us waiting."""
+    """A descriptor of a plain file; a link to write through is refused, and so is a pipe, which might never answer."""
     writing = flags & (os.O_WRONLY | os.O_RDWR)
     try:
         descriptor = os.open(path, flags | (NO_LINKS if writing else 0) | AT_ONCE, 0o666)
@@ -185,6 +185,9 @@ def publish_folder(path: Path) -> None:
 
 def recover(path: Path) -> None:
     """Put back a folder whose replacement was interrupted between its two renames."""
+    path = path.absolute()  # "." has no name
+    if not path.name:
+        return
     replaced = path.with_name(REPLACED + path.name)
     if replaced.exists() and not path.exists():
         replaced.rename(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import warnings
 from typing import Annotated, NoReturn
@@ -70,6 +72,7 @@ def overview(
 
 def main() -> NoReturn:
     """Run the command line; what a user can mend is one line, not a traceback."""
+    make_streams_sound()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *details, **more: print(f"warning: {message}", file=sys.stderr)
@@ -99,6 +102,15 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
+
+
+def make_streams_sound() -> None:
+    """Streams that were closed lead nowhere, and characters that a terminal does not have become question marks."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the program lives)
+        with contextlib.suppress(AttributeError):  # what stands in for a stream need not have an encoding
+            getattr(sys, name).reconfigure(errors="replace")
 
 
 def fail(error: Exception, code: int) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -80,7 +81,7 @@ def train(
         if by_torchrun():
             parting.callback(leave)
         display = choose(quiet=quiet, as_json=as_json) if group.is_first else Silent()
-        output = None if resume is not None or resolved.output is None else Path(resolved.output).expanduser()
+        output = None if resume is not None or resolved.output is None else Path(os.path.expanduser(resolved.output))
         # A folder that was there before torchrun's first attempt is another run's.
         if output is not None and is_restart() and is_run(output) and is_remembered(str(output)):
             resume = output

@@ -77,7 +77,7 @@ def load(
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     given = os.fspath(name)
-    path = Path(given).expanduser()
+    path = Path(os.path.expanduser(given))  # a user that does not exist is a name like any other
     table = given not in NAMES and is_table(given, path)
     if label is not None and (not table or path.suffix.lower() == ".npz"):
         raise ValueError(f"label is for the columns of a .csv or .tsv table, but {given} has none; leave it out")

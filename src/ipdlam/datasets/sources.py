@@ -105,7 +105,7 @@ def cache(name: str) -> Path:
 def given_places(data_dir: str | os.PathLike[str] | None) -> dict[str, Path]:
     """The folders that the user has named, by how, in the order in which they are searched."""
     named = {"data_dir (--data-dir)": data_dir, VARIABLE: os.environ.get(VARIABLE)}
-    return {how: Path(place).expanduser() for how, place in named.items() if place}
+    return {how: Path(os.path.expanduser(place)) for how, place in named.items() if place}
 
 
 def locations(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
