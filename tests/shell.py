@@ -26,8 +26,8 @@ def fake_curves(histories, path, title=None, unit="iteration"):
     return Path(path)
 
 
-def ipdlam_run(*arguments, code=0, pictures=False):
-    """Run the command in this process; what it wrote to its two streams."""
+def ipdlam_run(*arguments, code=0, pictures=False, stdout=None):
+    """Run the command in this process; what it wrote to its two streams, the first of which may be another."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
         if not pictures:
@@ -36,7 +36,7 @@ def ipdlam_run(*arguments, code=0, pictures=False):
         stack.enter_context(mock.patch.object(sys, "argv", ["ipdlam", *map(str, arguments)]))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("default")  # as outside of pytest: what is not expected shows in the output
-        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stdout(out if stdout is None else stdout))
         stack.enter_context(contextlib.redirect_stderr(err))
         caught = stack.enter_context(pytest.raises(SystemExit))
         main()

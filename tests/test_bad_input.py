@@ -18,6 +18,8 @@ from torch.nn.utils import parametrizations, prune
 
 import ipdlam
 from ipdlam import DLAM, IPDLAM, UnsupportedModelError
+from ipdlam.baselines import BCD, DLADMM, BackPropagation
+from ipdlam.inputs import as_tensor
 from ipdlam.prox import L1, ElasticNet, Hardtanh, Huber, LeakyReLU, Ridge
 from problems import make_data, make_model
 
@@ -880,6 +882,20 @@ def test_integer_inputs_are_numbers():
     assert same(actual, expected)
 
 
+@pytest.mark.parametrize("kind", ["uint64", ">u8"])
+def test_unsigned_numbers_beyond_the_signed_ones_stay_positive(kind, tmp_path):
+    X = np.array([[2**64 - 2**11, 2**63, 1, 0]] * N, dtype=kind)
+    X[::2] = [[2**62, 5, 2**63 + 2**12, 7]]
+    assert np.array_equal(as_tensor("X", X).double().numpy(), X.astype(np.float64))
+    y = labelled()[1]
+    on_disk = IPDLAM(make_model(WIDTHS), storage=tmp_path / "state")  # reads by rows
+    on_disk.start(X, y)
+    assert np.array_equal(on_disk._run.samples.inputs(slice(0, N)).numpy(), X.astype(np.float64))
+    on_disk.close()
+    with pytest.raises(ValueError, match=r"^y "):
+        IPDLAM(make_model(WIDTHS)).start(labelled()[0], X[:, 0])
+
+
 @pytest.mark.parametrize("kind", [np.float64, np.longdouble])
 def test_wider_data_are_rounded_to_the_precision_of_the_model(kind):
     X, y = real()
@@ -1126,3 +1142,136 @@ def test_layers_without_units_are_refused():
 def test_bad_seeds(seed):
     with pytest.raises(ValueError, match="seed must be an integer >= 0"):
         ipdlam.initialise(make_model([INPUTS, 4, 3]), "he", seed=seed)
+
+
+# --- what is changed while a run is under way -------------------------------------------------------------------------
+
+TRAINERS = [IPDLAM, DLAM, ipdlam.MiniBatchIPDLAM, BCD, DLADMM, BackPropagation]
+every_trainer = pytest.mark.parametrize("kind", TRAINERS, ids=lambda kind: kind.__name__)
+
+
+def one_more(trainer):
+    """Another iteration or epoch."""
+    unit = "epochs" if isinstance(trainer, (ipdlam.MiniBatchIPDLAM, BackPropagation)) else "iterations"
+    return trainer.continue_fit(**{unit: 1})
+
+
+def replace_layer(model):
+    model[0] = nn.Linear(INPUTS, 5).double()
+    return "module 0 is another layer than when the run was started"
+
+
+def replace_activation(model):
+    model[1] = nn.Tanh()
+    return "module 0 has another name or activation"
+
+
+def add_layer(model):
+    model.append(nn.Linear(CLASSES, CLASSES).double())
+    return "module 2 has another name or activation"
+
+
+def convert(model):
+    model.float()
+    return "the model is torch.float32 on cpu, but was torch.float64 on cpu"
+
+
+@every_trainer
+@pytest.mark.parametrize("change", [replace_layer, replace_activation, add_layer, convert])
+def test_a_model_that_is_changed_between_steps_is_noticed(kind, change):
+    X, y = labelled()
+    model = make_model(WIDTHS)
+    trainer = kind(model)
+    trainer.start(X, y)
+    one_more(trainer)
+    words = change(model)
+    with pytest.raises(RuntimeError, match=says(words, "call start(X, y) to train the model as it is")):
+        one_more(trainer)
+    if change is not add_layer and change is not convert:
+        trainer.start(X, y)
+        before = weights(model)
+        one_more(trainer)
+        assert not any(torch.equal(old, new) for old, new in zip(before, weights(model), strict=True))
+
+
+@pytest.mark.parametrize("kind", TRAINERS[:-1], ids=lambda kind: kind.__name__)
+def test_forward_hooks_are_refused(kind):
+    X, y = labelled()
+    model = make_model(WIDTHS)
+    for module, words in ((model, "the model has a forward hook"), (model[2], "module 2 (Linear) has a forward hook")):
+        trainer = kind(model)
+        handle = module.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
+        with pytest.raises(UnsupportedModelError, match=says(words, "remove it")):
+            trainer.start(X, y)
+        handle.remove()
+        trainer.start(X, y)
+        handle = module.register_forward_pre_hook(lambda module, inputs: None)
+        with pytest.raises(UnsupportedModelError, match=says(words)):
+            one_more(trainer)
+        handle.remove()
+        one_more(trainer)
+    own_loop = ipdlam.MiniBatchIPDLAM(model)
+    model[0].register_forward_hook(lambda module, inputs, outputs: None)
+    with pytest.raises(UnsupportedModelError, match="module 0"):
+        own_loop.step(X, y)
+
+
+@every_trainer
+@pytest.mark.parametrize("name", ["X", "y", "validation X"])
+def test_data_that_are_changed_in_place_between_steps_are_noticed(kind, name):
+    (X, y), (X_new, y_new) = real(), real()
+    trainer = kind(make_model(WIDTHS))
+    trainer.start(X, y, validation_data=(X_new, y_new))
+    {"X": X, "y": y, "validation X": X_new}[name].mul_(2.0)
+    with pytest.raises(RuntimeError, match=says(f"{name} was changed in place since the run was started", "a copy")):
+        one_more(trainer)
+    trainer.start(X, y, validation_data=(X_new, y_new))
+    one_more(trainer)
+
+
+@every_trainer
+def test_autocast_of_the_caller_changes_nothing(kind):
+    X, y = labelled(dtype=torch.float32)
+    plain, mixed = make_model(WIDTHS, dtype=torch.float32), make_model(WIDTHS, dtype=torch.float32)
+    trainer = kind(plain)
+    trainer.start(X, y)
+    expected = one_more(trainer)
+    with torch.autocast("cpu"):
+        trainer = kind(mixed)
+        trainer.start(X, y)
+        history = one_more(trainer)
+        if not isinstance(trainer, ipdlam.MiniBatchIPDLAM):
+            assert trainer.step().train_loss is not None
+    assert history[0].train_loss == expected[0].train_loss
+    again = kind(make_model(WIDTHS, dtype=torch.float32))
+    again.start(X, y)
+    one_more(again)
+    assert same(weights(again.model), weights(plain))
+
+
+@every_trainer
+def test_a_model_made_in_inference_mode_is_refused_by_name(kind):
+    with torch.inference_mode():
+        model = make_model(WIDTHS)
+    with pytest.raises(
+        UnsupportedModelError, match=says("module 0 (Linear): its weight", "inference_mode", "deepcopy")
+    ):
+        kind(model)
+    kind(copy.deepcopy(model)).start(*labelled())
+
+
+@pytest.mark.parametrize("name", ["inertia", "proximity"])
+def test_settings_beyond_the_precision_of_the_model_are_refused(name):
+    X, y = labelled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an inertia of 1 and more
+        trainer = IPDLAM(make_model(WIDTHS, dtype=torch.float32), **{name: 1e39})
+    with pytest.raises(ValueError, match=says(f"{name} is 1e+39, which is beyond torch.float32", "float64")):
+        trainer.start(X, y)
+
+
+def test_a_folder_without_a_name_is_no_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "..", "/"):
+        with pytest.raises(ipdlam.CheckpointError, match="holds no whole checkpoint"):
+            IPDLAM.load(path, make_model(WIDTHS), *labelled())

@@ -525,3 +525,34 @@ def test_an_unfinished_iteration_cannot_be_saved(tmp_path, monkeypatch):
 def test_dlam_refuses_a_run_of_ipdlam(saved):
     with pytest.raises(CheckpointError, match=r"a run of IPDLAM; load it with IPDLAM\.load"):
         DLAM.load(saved, make_model(), X, Y, validation_data=VALIDATION)
+
+
+def test_folders_of_others_are_never_removed(tmp_path):
+    photos, app = tmp_path / "iteration-00000001", tmp_path / "iteration-00000000"
+    mine = tmp_path / ".unfinished-iteration-00000007"
+    for folder, name in ((photos, "photo.jpg"), (app, "manifest.json"), (mine, "notes.txt")):
+        folder.mkdir()
+        (folder / name).write_text('{"name": "of another program"}')
+    left = tmp_path / ".unfinished-iteration-00000009"
+    left.mkdir()
+    (left / "state-00000.safetensors").write_bytes(b"half of it")
+    trainer = IPDLAM(make_model())
+    trainer.start(X, Y)
+    trainer.step()
+    keep = Checkpoints(trainer, tmp_path, every=1, keep=1)
+    with pytest.raises(CheckpointError, match="iteration-00000001 exists and is not a checkpoint"):
+        keep.save(1)
+    trainer.continue_fit(iterations=4, callbacks=[keep])
+    there = {path.name for path in tmp_path.iterdir()}
+    assert there == {photos.name, app.name, mine.name, "iteration-00000005"}
+    assert [len(list(folder.iterdir())) for folder in (photos, app, mine)] == [1, 1, 1]
+
+
+def test_another_programs_manifest_is_no_checkpoint(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "manifest.json").write_text('{"name": "an app"}')
+    trainer = IPDLAM(make_model())
+    trainer.start(X, Y)
+    with pytest.raises(CheckpointError, match="site exists and is not a checkpoint; choose another name"):
+        trainer.save(tmp_path / "site")
+    assert (tmp_path / "site" / "manifest.json").is_file()

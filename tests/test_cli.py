@@ -55,9 +55,10 @@ def python(*arguments, **more):
 def forward(run, X, activation=torch.relu):
     """The network computed from its file, without the library."""
     tensors = load_file(run / "model.safetensors")
-    z = torch.as_tensor(X, dtype=tensors["0.weight"].dtype)
-    if "input.mean" in tensors:
+    z = torch.as_tensor(X)
+    if "input.mean" in tensors:  # in float64
         z = (z - tensors["input.mean"]) / tensors["input.scale"]
+    z = z.to(tensors["0.weight"].dtype)
     layers = sum(name.endswith("weight") for name in tensors)
     for index in range(layers):
         z = z @ tensors[f"{2 * index}.weight"].T + tensors[f"{2 * index}.bias"]
@@ -454,6 +455,54 @@ def test_constant_columns_stay_finite(tmp_path, value, dtype):
     made = Problem(TrainConfig(data=str(tmp_path / "d.npz"), hidden=(3,), dtype=dtype)).split
     assert made.scale[3] == 1.0
     assert torch.isfinite(made.X).all()
+
+
+STAMPS = 1.7e9 + np.arange(400) * 0.25  # seconds: in float32 they are multiples of 128
+LATE = np.array(["early", "late"])[(STAMPS > 1.7e9 + 50).astype(int)]
+
+
+def write_stamps(path):
+    """A table whose labels depend on times alone, in random order."""
+    order = np.random.default_rng(0).permutation(400)
+    if path.suffix == ".npz":
+        np.savez(path, X=STAMPS[order, None], y=LATE[order])
+        return path
+    return write_table(path, ["time", "when"], [[f"{STAMPS[row]:.2f}", LATE[row]] for row in order])
+
+
+@pytest.mark.parametrize("name", ["stamps.csv", "stamps.npz"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_numbers_with_small_differences_are_learnt(tmp_path, name, dtype):
+    data, run = write_stamps(tmp_path / name), tmp_path / "run"
+    ipdlam_run(
+        "train", data, "--hidden", "20", "--iterations", "20", "--restore-best", "--dtype", dtype, "--output", run
+    )
+    score = summary(run)["best"]["validation_accuracy"]
+    assert score > 0.95
+    found = json.loads(ipdlam_run("evaluate", run, "--json")[0])
+    assert found["held-out samples"]["accuracy"] == score
+    inputs = write_table(tmp_path / "new.csv", ["time"], [["1700000010"], ["1700000090"]])
+    assert read_csv(ipdlam_run("predict", run, inputs)[0])[1] == [["early"], ["late"]]
+
+
+def test_targets_keep_their_digits(tmp_path):
+    np.savez(tmp_path / "d.npz", X=np.eye(400)[:, :3], y=STAMPS)
+    made = Problem(TrainConfig(data=str(tmp_path / "d.npz"), hidden=(3,), dtype="float64", validation="none")).split
+    assert made.y.flatten().tolist() == STAMPS.tolist()
+
+
+def test_a_column_that_becomes_constant_is_warned_about(tmp_path):
+    rows = [[f"{1.7e9 + index % 50}", index % 7, index % 2] for index in range(60)]
+    table = write_table(tmp_path / "t.csv", ["time", "x", "kind"], rows)
+    options = ("--hidden", "3", "--iterations", "1", "--output")
+    err = ipdlam_run("train", table, "--no-standardize", *options, tmp_path / "a")[1]
+    assert "the values of 'time' vary, but are all the same in float32" in err
+    assert "leave out --no-standardize, or use --dtype float64" in err
+    for more in ((), ("--no-standardize", "--dtype", "float64")):
+        assert "vary" not in ipdlam_run("train", table, *more, *options, tmp_path / f"b{len(more)}")[1]
+    with pytest.warns(UserWarning, match=r"the values of 'time' vary, but .* float32; .*dtype=torch.float64"):
+        load(table)
+    assert load(table, dtype=torch.float64).X[:, 0].tolist() == [float(row[0]) for row in rows]
 
 
 def test_images_are_not_standardised_unless_asked():

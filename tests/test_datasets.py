@@ -373,6 +373,7 @@ def test_home_is_expanded(nowhere, monkeypatch):
     assert sources.locations("mnist")[0] == nowhere / "data" / "mnist"
 
 
+@pytest.mark.filterwarnings("ignore:.* holds other data than those known as")
 def test_a_named_data_set_has_its_names(nowhere):
     make_folder(nowhere / "fashion-mnist")
     data = load("fashion-mnist", nowhere)
@@ -381,6 +382,26 @@ def test_a_named_data_set_has_its_names(nowhere):
     assert data.source == str(nowhere / "fashion-mnist")
     make_folder(nowhere / "fashion-mnist", training=12, labels=12)
     assert load("fashion-mnist", nowhere).classes == tuple(str(index) for index in range(12))
+
+
+def test_other_files_than_the_known_ones_are_warned_about_by_name(nowhere, monkeypatch):
+    folder = make_folder(nowhere / "mnist")
+    own = [
+        sources.File(path.name.removesuffix(".gz"), len(content), hashlib.sha256(content).hexdigest())
+        for path in sorted(folder.iterdir())
+        if (content := gzip.decompress(path.read_bytes()))
+    ]
+    known = dataclasses.replace(sources.CATALOGUE["mnist"], files=tuple(own))
+    monkeypatch.setitem(sources.CATALOGUE, "mnist", known)
+    assert len(load("mnist", nowhere).X) == 5  # no warning: they are the known ones
+    images = np.zeros((5, 2, 2), np.uint8)
+    write_idx(folder / "train-images-idx3-ubyte.gz", images, True)
+    with pytest.warns(UserWarning, match=r"mnist holds other data than those known as mnist: the sha256 of ") as found:
+        data = load("mnist", nowhere)
+    assert float(data.X.sum()) == 0.0  # they are used
+    (warning,) = found
+    assert "sha256 of train-images-idx3-ubyte.gz is another" in str(warning.message)
+    assert load(folder).X.shape == (5, 4)  # a path is no name: nothing is known of it
 
 
 def test_offline_never_downloads_and_says_what_to_do(nowhere, monkeypatch):
@@ -407,6 +428,7 @@ def test_a_folder_that_was_named_must_be_there(nowhere, monkeypatch):
     assert "which is a file" in datasets.listing()[1].remedy
 
 
+@pytest.mark.filterwarnings("ignore:.* holds other data than those known as")
 def test_a_folder_that_is_not_searched_need_not_be_there(nowhere, monkeypatch):
     monkeypatch.setenv("IPDLAM_DATA", str(nowhere / "absent"))
     assert load("digits", nowhere / "absent").source == "embedded in ipdlam"
@@ -415,6 +437,7 @@ def test_a_folder_that_is_not_searched_need_not_be_there(nowhere, monkeypatch):
     assert load("mnist", nowhere).source == str(nowhere / "mnist")  # found before the variable is looked at
 
 
+@pytest.mark.filterwarnings("ignore:.* holds other data than those known as")
 def test_an_empty_folder_that_was_named_is_only_the_first_place(nowhere):
     make_folder(nowhere / "cache" / "ipdlam" / "mnist")
     (nowhere / "given").mkdir()
@@ -663,6 +686,8 @@ def test_arguments_that_mean_nothing_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", X=np.zeros((2, 2)), y=np.zeros(2))
     with pytest.raises(ValueError, match="task must be one of auto, classification, regression, got 'guess'"):
         load("digits", task="guess")
+    with pytest.raises(ValueError, match=r"dtype must be torch.float32 or torch.float64, got torch.int8"):
+        load("digits", dtype=torch.int8)
     with pytest.raises(ValueError, match="task is 'regression', but the labels of digits"):
         load("digits", task="regression")
     for name in ("digits", str(tmp_path / "a.npz")):
@@ -795,6 +820,50 @@ def test_bad_tables_are_refused_by_place(tmp_path, text, options, reasons):
     assert str(path) in message
     for reason in reasons:
         assert reason in message
+
+
+@pytest.mark.parametrize("gap", ["NA", "?", "", "N/A", "null", "-", "n.a."])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_gap_in_the_first_row_loses_no_sample(tmp_path, gap, place):
+    cells = ["1.5", "2.5"]
+    cells[place] = gap
+    path = write_text(tmp_path / "a.csv", f"{','.join(cells)}\n3,4\n5,6\n")
+    for options in ({}, {"label": "kind"}, {"columns": ("a", "b")}):
+        message = refusal(read_inputs, path, **options)
+        assert f"line 1, column {place}" in message or "line 1 may be a header or a sample" in message
+        assert repr(gap) in message
+        assert "eplace" in message
+    rows = "3,4,red\n5,6,blue\n"
+    message = refusal(load, write_text(tmp_path / "b.csv", f"{','.join(cells)},red\n{rows}"))
+    assert repr(gap) in message
+    assert "line 1" in message
+
+
+@pytest.mark.parametrize("gap", ["NA", "?", "", "None"])
+def test_a_first_row_of_gaps_is_no_header(tmp_path, gap):
+    path = write_text(tmp_path / "a.csv", f"{gap},{gap}\n3,4\n")
+    assert f"line 1, column 0 (from 0): {gap!r} is not a finite number" in refusal(read_inputs, path)
+
+
+def test_a_header_of_names_and_numbers_is_known_by_the_label_or_the_columns(tmp_path):
+    path = write_text(tmp_path / "a.csv", "x,2019,kind\n1,2,red\n3,4,blue\n")
+    message = refusal(load, path)
+    assert "line 1 may be a header or a sample" in message
+    assert "'x' in column 0 (from 0) is text" in message
+    assert "'2019' in column 1 is a number" in message
+    assert "label by its name" in message
+    data = load(path, label="kind")
+    assert data.columns == ("x", "2019")
+    assert data.X.tolist() == [[1, 2], [3, 4]]
+    inputs = write_text(tmp_path / "b.csv", "x,2019\n1,2\n")
+    assert read_inputs(inputs, columns=data.columns).tolist() == [[1, 2]]
+    assert "may be a header or a sample" in refusal(read_inputs, inputs)
+
+
+def test_a_header_may_hold_gaps(tmp_path):
+    data = load(write_text(tmp_path / "a.csv", ",x,NA,kind\n0,1,2,red\n1,3,4,blue\n"))
+    assert data.columns == ("", "x", "NA")
+    assert data.X.tolist() == [[0, 1, 2], [1, 3, 4]]
 
 
 def test_text_that_is_not_utf8_is_refused(tmp_path):

@@ -604,6 +604,21 @@ def test_early_stopping_keeps_the_best(make, y, batch_size, monkeypatch):
     assert not hasattr(model, "validation_scores_")  # they would be of another training
 
 
+@both_methods
+def test_a_validation_score_that_is_not_finite_counts_as_none(batch_size, monkeypatch, capsys):
+    given = iter([np.nan, 3.0, np.inf, 2.0, 4.0])
+    real = Record.__init__
+
+    def init(self, *arguments, **fields):
+        real(self, *arguments, **{**fields, "validation_loss": next(given), "validation_accuracy": None})
+
+    monkeypatch.setattr(Record, "__init__", init)
+    model = regressor(early_stopping=True, batch_size=batch_size, verbose=True).fit(X, TARGETS[:, 0])
+    assert np.array_equal(model.validation_scores_, [np.nan, -3.0, np.nan, -2.0, -4.0], equal_nan=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert ["validation score" in line for line in lines] == [False, True, False, True, True]
+
+
 def test_samples_are_held_out_evenly():
     rare = np.repeat([0, 1], [180, 20])
     inputs = np.random.RandomState(0).normal(size=(200, 3))
@@ -685,10 +700,10 @@ def test_a_new_training_that_fails_leaves_none(batch_size):
     with pytest.raises(NotFittedError):
         model.predict(X)
     other = classifier(batch_size=batch_size).fit(X, Y)
-    with pytest.raises(ValueError, match="class_weight"):
+    before = other.predict_proba(X)
+    with pytest.raises(ValueError, match="class_weight"):  # refused before it began: that is another matter
         other.set_params(class_weight={"oak": 1.0}).fit(X, TWO)
-    with pytest.raises(NotFittedError):
-        other.predict(X)
+    assert np.array_equal(other.predict_proba(X), before)
     if batch_size is not None:
         model.partial_fit(X, Y)
         assert same_answers(model, classifier(standardize=False).partial_fit(X, Y))
@@ -1273,11 +1288,25 @@ def test_sizes_that_can_be_gone_through_only_once_are_refused():
 
 @both_kinds
 def test_data_that_are_refused_leave_no_half_of_a_training(make, y):
-    model = make().fit(X, y)
-    with pytest.raises(ValueError, match="sample_weight"):
-        model.fit(X[:, :2], y, sample_weight=-np.ones(len(X)))
+    names = [f"x{place}" for place in range(X.shape[1])]
+    model = make().fit(pd.DataFrame(X, columns=names), y)
+    before, attributes = model.predict(pd.DataFrame(X, columns=names)), dict(vars(model))
+    refused = [
+        ({"X": X[:, :2], "y": y, "sample_weight": -np.ones(len(X))}, "sample_weight"),
+        ({"X": np.full_like(X, np.nan), "y": y}, "NaN"),
+        ({"X": pd.DataFrame(X[:, :2], columns=["a", "b"]), "y": y[:-1]}, "inconsistent numbers of samples"),
+        ({"X": X[:1], "y": y[:1]}, "minimum of 2"),
+    ]
+    for arguments, words in refused:
+        with pytest.raises(ValueError, match=words):
+            model.fit(**arguments)
+        assert dict(vars(model)) == attributes
+        assert np.array_equal(model.predict(pd.DataFrame(X, columns=names)), before)
+    fresh = make()
+    with pytest.raises(ValueError, match="NaN"):
+        fresh.fit(np.full_like(X, np.nan), y)
     with pytest.raises(NotFittedError):
-        model.predict(X)
+        fresh.predict(X)
 
 
 @both_methods
@@ -1326,3 +1355,46 @@ def test_what_only_the_trainer_knows_to_be_wrong_costs_no_earlier_training(make,
     with pytest.raises(ValueError, match=name):
         model.set_params(**bad).fit(X, y)
     assert np.array_equal(answers(model), before)
+
+
+@both_methods
+def test_targets_beyond_the_precision_of_the_network_are_refused(batch_size):
+    y = TARGETS[:, 0] * 1e39
+    with pytest.raises(ValueError, match=r"y holds numbers up to .*e\+39, .* float32, .*give X in float64"):
+        regressor(batch_size=batch_size).fit(X.astype(np.float32), y)
+    predicted = regressor(batch_size=batch_size, max_iter=20).fit(X, y).predict(X)
+    assert np.isfinite(predicted).all()
+    assert np.corrcoef(predicted / 1e39, TARGETS[:, 0])[0, 1] > 0.9
+
+
+@both_kinds
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_row_whose_outputs_are_not_finite_is_refused(make, y, dtype):
+    model = make().fit(X.astype(dtype), y)
+    rows = X[:5].copy()
+    rows[3, 1] = 1e300 if dtype == np.float32 else 1e308
+    rows[3, 2] = -rows[3, 1]
+    methods = [model.predict, *([model.predict_proba, model.decision_function] if make is classifier else [])]
+    for method in methods:
+        with pytest.raises(ValueError, match=r"X holds .*e\+30\d in row 3, for which the outputs .* not finite"):
+            method(rows * (1.0 if dtype == np.float32 else 1.7))
+        assert len(method(rows[:3])) == 3
+
+
+def test_fits_in_threads_leave_the_global_random_state_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    alone = [classifier(random_state=seed, max_iter=1).fit(X, Y) for seed in range(8)]
+    torch.manual_seed(0)
+    together = joblib.Parallel(n_jobs=4, backend="threading")(
+        joblib.delayed(lambda seed: classifier(random_state=seed, max_iter=1).fit(X, Y))(seed) for seed in range(8)
+    )
+    assert torch.equal(torch.rand(3), expected)
+    for one, other in zip(alone, together, strict=True):
+        assert same_answers(one, other)
+
+
+def test_nothing_draws_from_the_global_random_state(monkeypatch):
+    """What threads do in between cannot be tested by chance alone."""
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: pytest.fail("the global random state was set"))
+    classifier(max_iter=1).fit(X, Y)

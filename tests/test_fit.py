@@ -562,6 +562,45 @@ def test_interrupt_in_the_middle_of_a_pass_leaves_the_best_weights_if_asked(monk
     assert same(weights(model), snapshots.weights[1])
 
 
+# --- scores that are not finite -------------------------------------------------------------------------------------
+
+
+def scored_with(monkeypatch, *losses):
+    """Let the validation losses of a run be these."""
+    given = iter(losses)
+    monkeypatch.setattr(
+        IPDLAM, "_scores", lambda self, run: {"train_loss": 1.0, "validation_loss": next(given)}, raising=True
+    )
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_score_that_is_not_finite_is_never_the_best(monkeypatch, bad):
+    scored_with(monkeypatch, bad, 3.0, 2.0, bad, 2.5)
+    model = make_model(WIDTHS)
+    snapshots = Snapshots(model)
+    history = IPDLAM(model).fit(X, TARGETS, iterations=5, restore_best=True, callbacks=[snapshots])
+    assert history.best.iteration == 3
+    assert same(weights(model), snapshots.weights[3])
+
+
+def test_a_score_that_is_not_finite_does_not_count_for_patience(monkeypatch):
+    scored_with(monkeypatch, math.nan, math.inf, 3.0, 4.0, math.nan, 5.0, 6.0)
+    history = IPDLAM(make_model(WIDTHS)).fit(X, TARGETS, iterations=7, patience=2)
+    assert (len(history), history.stop_reason) == (6, "patience")
+
+
+def test_a_run_whose_validation_overflows_can_be_resumed(tmp_path):
+    model = make_model(WIDTHS, dtype=torch.float32)
+    held_out = 1e30 * X_NEW, torch.zeros(VALIDATION, 3)
+    trainer = IPDLAM(model)
+    history = trainer.fit(X, TARGETS, iterations=2, validation_data=held_out, restore_best=True)
+    assert history[-1].validation_loss == math.inf
+    assert history.best is None
+    trainer.save(tmp_path / "checkpoint")
+    again = IPDLAM.load(tmp_path / "checkpoint", copy.deepcopy(model), X, TARGETS, validation_data=held_out)
+    assert len(again.continue_fit(iterations=1)) == 3
+
+
 # --- divergence -----------------------------------------------------------------------------------------------------
 
 

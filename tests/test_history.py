@@ -31,6 +31,27 @@ def make_history(*accuracies, stop_reason="iterations"):
     return History(records, stop_reason)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"iteration": "1"},
+        {"iteration": 0},
+        {"iteration": True},
+        {"penalty": None},
+        {"objective": "10"},
+        {"seconds": [1.0]},
+        {"linear_gap": "ab"},
+        {"activation_gap": [None]},
+        {"train_accuracy": "high"},
+        {"validation_loss": {}},
+        {"optimizer": 3},
+    ],
+)
+def test_a_record_of_a_file_with_nonsense_is_refused(change):
+    with pytest.raises((TypeError, ValueError), match=next(iter(change))):
+        Record.from_dict({**make_record().to_dict(), **change})
+
+
 def test_record_is_immutable():
     record = make_record()
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -59,6 +80,11 @@ def test_fields_of_a_record_are_those_of_the_interface():
         # Zero is a score like any other: it must not be taken for a missing one.
         ({"train_loss": 0.4, "train_accuracy": 0.8, "validation_loss": 0.6, "validation_accuracy": 0.0}, 0.0),
         ({"train_loss": 0.0}, 0.0),
+        # Nor is one that is not finite a score, whatever the training samples say.
+        ({"train_loss": float("nan")}, None),
+        ({"train_loss": 0.4, "validation_loss": float("inf")}, None),
+        ({"train_loss": 0.4, "validation_loss": float("nan"), "validation_accuracy": float("nan")}, None),
+        ({"train_loss": 0.4, "validation_loss": float("inf"), "validation_accuracy": 0.5}, 0.5),
         ({"train_loss": 0.3, "train_accuracy": 0.8, "validation_loss": 0.0}, 0.0),
     ],
 )

@@ -51,6 +51,18 @@ def by_hand(path, inputs):
     return z
 
 
+@pytest.mark.parametrize("widths", [(4, 3), (7, 17, 16, 2)])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_the_weights_of_torch_are_those_that_torch_draws(widths, seed):
+    made = mlp(widths, "relu", "torch", seed, torch.float32, "cpu")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in made[::2]:
+            drawn = nn.Linear(layer.in_features, layer.out_features)
+            assert torch.equal(layer.weight, drawn.weight)
+            assert torch.equal(layer.bias, drawn.bias)
+
+
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -467,6 +467,27 @@ def test_a_damaged_manifest_is_refused(tmp_path):
     IPDLAM(model_of(), chunk_size=16, storage=tmp_path).start(X, Y)
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("name", [".lock", ".unfinished-storage.json", "storage.json", "state.bin"])
+def test_links_and_pipes_in_the_folder_do_no_harm(tmp_path, name, kind):
+    precious, folder = tmp_path / "thesis.txt", tmp_path / "state"
+    precious.write_text("ten years of work")
+    folder.mkdir()
+    if name == "state.bin":
+        leave(folder)
+        (folder / name).unlink()
+    (folder / name).symlink_to(precious) if kind == "link" else os.mkfifo(folder / name)
+    trainer = IPDLAM(model_of(), chunk_size=16, storage=folder)
+    if name == ".unfinished-storage.json":
+        trainer.fit(X, Y, iterations=1)
+        trainer.close()
+        assert names(folder) == [".lock"]
+    else:
+        with pytest.raises(StorageError, match=r"remove it|give another folder"):
+            trainer.start(X, Y)
+    assert precious.read_text() == "ten years of work"
+
+
 def test_another_version_is_refused(tmp_path):
     manifest = json.loads(leave(tmp_path)["storage.json"])
     del manifest["sha256"]

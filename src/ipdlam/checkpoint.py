@@ -16,9 +16,8 @@ import contextlib
 import hashlib
 import json
 import re
-import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from ipdlam.distributed import Span
 from ipdlam.errors import CheckpointError
-from ipdlam.storage import REPLACED, TEMPORARY, explained, recover, sha256, write_folder
+from ipdlam.storage import REPLACED, TEMPORARY, clear, explained, read_plain, recover, sha256, write_folder
 
 FORMAT = {"format": "ipdlam checkpoint", "version": 1}
 MANIFEST = "manifest.json"
@@ -38,6 +37,10 @@ PART_BYTES = 64_000_000
 FILE_NAME = re.compile(r"state-(\d{5}-)?\d{5}\.safetensors")
 PART_NAME = re.compile(r"(.+)@(\d+)")
 SERIES_NAME = re.compile(r"iteration-(\d{8})")
+
+
+class Damaged(CheckpointError):
+    """What a manifest of ours lists is not there, or has another checksum: nothing is lost with such a checkpoint."""
 
 
 class RowStore(Protocol):
@@ -205,8 +208,16 @@ def write_manifest(folder: Path, content: dict[str, Any], files: list[dict[str, 
 
 def refuse_others(path: Path) -> None:
     """Refuse to replace what is no checkpoint."""
-    if path.exists() and not (path / MANIFEST).is_file():
+    if path.exists() and not is_ours(path):
         raise CheckpointError(f"{path} exists and is not a checkpoint; choose another name")
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a folder has the manifest of a checkpoint, of whatever version, whole or not."""
+    try:
+        return bool(json.loads(read_plain(path / MANIFEST))["format"] == FORMAT["format"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def seal(manifest: dict[str, Any]) -> str:
@@ -245,28 +256,52 @@ def series(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all checkpoints of a run but the newest ones, and whatever was left unfinished."""
+    """Remove all checkpoints of a run but the newest ones, and what was left of others; folders of others stay."""
     with explained(folder / MANIFEST, 0):
-        for path in series(folder)[keep:]:
+        for path in [path for path in series(folder) if is_ours(path)][keep:]:
             discard(path)
         for prefix in (TEMPORARY, REPLACED):
             for path in folder.glob(f"{prefix}iteration-*"):
-                shutil.rmtree(path, ignore_errors=True)
+                if is_left_over(path):
+                    clear(path)
+
+
+def is_left_over(path: Path) -> bool:
+    """Whether a folder holds nothing but files of a checkpoint, or nothing at all."""
+    return path.is_dir() and all(
+        entry.is_file() and (entry.name == MANIFEST or FILE_NAME.fullmatch(entry.name)) for entry in path.iterdir()
+    )
+
+
+def refuse_unread(paths: Iterable[Path]) -> None:
+    """Refuse to go on beside checkpoints that are not known to be damaged: they would be replaced, and may be sound."""
+    for path in paths:
+        reason = "it can be read"
+        try:
+            read_whole(path)
+        except Damaged:
+            continue
+        except CheckpointError as error:
+            reason = str(error)
+        raise CheckpointError(
+            f"{path} is newer than the checkpoint to go on from, and is not known to be damaged: {reason}. Mend that, "
+            "or move the folder away"
+        )
 
 
 def discard(path: Path) -> None:
     """Remove a checkpoint, under a name of no checkpoint, so that no half of one is ever seen."""
     leaving = path.with_name(REPLACED + path.name)
-    shutil.rmtree(leaving, ignore_errors=True)
+    clear(leaving)
     path.rename(leaving)
-    shutil.rmtree(leaving, ignore_errors=True)
+    clear(leaving)
 
 
 def read_whole(path: Path) -> Checkpoint:
     """Check every file against the manifest before anything is used."""
     file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes())
+        manifest = json.loads(read_plain(file))
         seal_of_content = manifest.pop("sha256")
         wanted = {**FORMAT, "content": manifest["content"], "files": manifest["files"]}
         listed = {entry["name"]: (entry["bytes"], entry["sha256"]) for entry in manifest["files"]}
@@ -276,7 +311,9 @@ def read_whole(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is not a checkpoint: it has no {MANIFEST}") from error
     except RecursionError as error:
         raise CheckpointError(f"{file} is damaged: nested too deeply") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} is damaged: {type(error).__name__}: {error}") from error
     if {key: manifest.get(key) for key in FORMAT} != FORMAT:
         raise CheckpointError(
@@ -284,19 +321,31 @@ def read_whole(path: Path) -> Checkpoint:
             f"{FORMAT['format']!r}, version {FORMAT['version']}"
         )
     if checksum(wanted) != seal_of_content:
-        raise CheckpointError(f"{file} is damaged: its sha256 is not the one it states")
+        raise Damaged(f"{file} is damaged: its sha256 is not the one it states")
     for name, (size, digest) in listed.items():
         if not FILE_NAME.fullmatch(name):
             raise CheckpointError(f"{file} names the file {name!r}, which no checkpoint has")
-        part = path / name
-        if not part.is_file():
-            raise CheckpointError(f"{path} is damaged: {name} is missing")
-        if part.stat().st_size != size or sha256(part) != digest:
-            raise CheckpointError(
-                f"{path} is damaged: {name} has {part.stat().st_size} bytes (written: {size}) or "
-                "another sha256 than when it was written"
-            )
+        try:
+            check_file(path / name, size, digest)
+        except OSError as error:
+            raise unreadable(path / name, error) from error
     return Checkpoint(path, manifest["content"], tuple(path / name for name in listed))
+
+
+def check_file(file: Path, size: int, digest: str) -> None:
+    """Refuse a file that is not as it was written."""
+    if not file.is_file():
+        raise Damaged(f"{file.parent} is damaged: {file.name} is missing")
+    if file.stat().st_size != size or sha256(file) != digest:
+        raise Damaged(
+            f"{file.parent} is damaged: {file.name} has {file.stat().st_size} bytes (written: {size}) or another "
+            "sha256 than when it was written"
+        )
+
+
+def unreadable(file: Path, error: OSError) -> CheckpointError:
+    """The error of a file that may be sound, but that the system does not give."""
+    return CheckpointError(f"{file} cannot be read: {error.strerror or error}; see to its permissions and its disk")
 
 
 def differences(saved: Any, given: Any, name: str) -> list[str]:

@@ -146,7 +146,7 @@ def title(method: str) -> str:
 def row(method: str, history: History) -> dict[str, Any]:
     """What a table shows of one run; accuracies are those of the samples it was scored on, where there are any."""
     last, best = history[-1], history.best
-    scored = best is not None and best.validation_loss is not None
+    scored = any(record.validation_loss is not None for record in history)
     return {
         "method": title(method),
         "iterations": last.iteration,

@@ -46,8 +46,12 @@ class Course(ABC):
     seconds: float = field(default=0.0, kw_only=True)
     whole: bool = field(default=False, kw_only=True)  # False while an iteration is under way: half of one is no run
     spans: tuple[Span, Span | None] | None = field(default=None, kw_only=True)  # of many processes' samples, validation
+    _versions: dict[str, int | None] = field(init=False, repr=False)
     _fingerprints: dict[str, Any] | None = field(default=None, kw_only=True, repr=False)
     _row_fingerprints: dict[str, Any] | None = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        self._versions = self._count_changes()
 
     @abstractmethod
     def last_weights(self) -> Weights:
@@ -83,6 +87,24 @@ class Course(ABC):
                 "validation": validation[0] if validation else None,
             }
         return self._row_fingerprints
+
+    def refuse_changes(self) -> None:
+        """Refuse samples that were changed in place since the run began: sums over them would be of two kinds."""
+        for name, version in self._count_changes().items():
+            if version != self._versions[name]:
+                raise RuntimeError(
+                    f"{name} was changed in place since the run was started, which reads it in every iteration; give "
+                    "the run a copy of its own, or call start(X, y) with the new data"
+                )
+
+    def _count_changes(self) -> dict[str, int | None]:
+        parts = {"": self.samples, "validation ": self.validation}
+        return {
+            f"{prefix}{name}": version
+            for prefix, part in parts.items()
+            if part is not None
+            for name, version in part.versions().items()
+        }
 
     def place(self) -> dict[str, Any]:
         """Where the run stands; the same on all processes."""

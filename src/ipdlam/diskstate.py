@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from ipdlam.checkpoint import checksum, differences, seal
 from ipdlam.errors import CheckpointError, StorageError
-from ipdlam.storage import LOCK, TEMPORARY, exclusive, readable, release, write_file
+from ipdlam.storage import LOCK, TEMPORARY, exclusive, read_plain, readable, release, write_file
 
 FORMAT = {"format": "ipdlam storage", "version": 1}
 MANIFEST = "storage.json"
@@ -185,8 +185,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     remedy = f"if nothing else is in {path} that you need, remove it, or give another folder"
     try:
-        with file.open("rb") as stream:
-            text = stream.read(MANIFEST_BYTES + 1)
+        text = read_plain(file, MANIFEST_BYTES + 1)
         if len(text) > MANIFEST_BYTES:
             raise ValueError("it is too long")
         manifest = json.loads(text)
@@ -194,7 +193,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
         if checksum(manifest) != stated:
             raise ValueError("its sha256 is not the one it states")
         found: dict[str, Any] = {key: manifest[key] for key in (*FORMAT, "content", "process", "progress")}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError) as error:
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(f"{file} cannot be read ({reason}), so it is not known what is there; {remedy}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"{file} is damaged ({error}), so it is not known what is there; {remedy}") from error
     if {key: found[key] for key in FORMAT} != FORMAT:
         raise StorageError(

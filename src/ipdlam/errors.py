@@ -30,6 +30,11 @@ class DistributedError(RuntimeError):
     lost = False  # whether this process can no longer reach the others
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left; torch has no class of its own for that on all devices."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error))
+
+
 class DataError(ValueError):
     """A data set is missing, damaged or not in a known format."""
 
@@ -43,6 +48,17 @@ class StopTraining(Exception):
 
 class DivergenceError(ArithmeticError):
     """An iterate became non-finite. The model holds the last finite weights; ``history`` is the run up to them."""
+
+    def __init__(self, message: str, history: History) -> None:
+        super().__init__(message, history)
+        self.history = history
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class OutOfMemoryError(MemoryError):
+    """There is no memory left to go on with a run; ``history`` is the run up to there."""
 
     def __init__(self, message: str, history: History) -> None:
         super().__init__(message, history)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
+
+from ipdlam.checks import check_integer
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,16 @@ class Record:
     def score(self) -> float | None:
         """Higher is better.
 
-        Accuracy where there are labels, else minus the loss; on validation data where there are any.
+        Accuracy where there are labels, else minus the loss; on validation data where there are any. A score that is
+        not finite, such as that of a loss that overflows, counts as none: nothing could be better or worse.
         """
         for accuracy, loss in (
             (self.validation_accuracy, self.validation_loss),
             (self.train_accuracy, self.train_loss),
         ):
             if loss is not None:
-                return -loss if accuracy is None else accuracy
+                score = -loss if accuracy is None else accuracy
+                return score if math.isfinite(score) else None
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,7 +68,24 @@ class Record:
     def from_dict(cls, fields: dict[str, Any]) -> Record:
         """The inverse of :meth:`to_dict`, also after a trip through JSON, which turns tuples into lists."""
         gaps = {name: tuple(fields[name]) for name in ("linear_gap", "activation_gap")}
-        return cls(**{**fields, **gaps})
+        record = cls(**{**fields, **gaps})
+        record._check()
+        return record
+
+    def _check(self) -> None:
+        """Refuse fields that are no numbers: they came from a file."""
+        check_integer("iteration", self.iteration, 1)
+        optional = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.name == "optimizer":
+                fits = value is None or isinstance(value, str)
+            elif isinstance(value, tuple):
+                fits = item.name.endswith("_gap") and all(type(number) in (int, float) for number in value)
+            else:
+                fits = type(value) in (int, float) or (value is None and item.name in optional)
+            if not fits:
+                raise TypeError(f"{item.name} of iteration {self.iteration} is {value!r}")
 
 
 class History(Sequence[Record]):

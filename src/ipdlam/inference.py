@@ -16,7 +16,7 @@ from ipdlam.evaluation import Evaluation, evaluate
 from ipdlam.inputs import check_samples
 from ipdlam.models import TrainedModel, load_model
 from ipdlam.network import Network
-from ipdlam.problem import split
+from ipdlam.problem import set_aside
 from ipdlam.prox import LOSSES
 from ipdlam.runs import RunFolder
 
@@ -46,12 +46,17 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
     found = {}
     with blamed_on_settings():
         loaded = load(
-            config.data, data_dir or config.data_dir, offline=config.offline, label=config.label, task=config.task
+            config.data,
+            data_dir or config.data_dir,
+            offline=config.offline,
+            label=config.label,
+            task=config.task,
+            dtype=torch.float64,
         )
         if not own and loaded.X_test is None:
             parts = {"all samples": (loaded.X, loaded.y)}
         else:
-            raw = split(loaded, dataclasses.replace(config, standardize=False))
+            raw = set_aside(loaded, config)
             parts = {"training samples": (raw.X, raw.y)}
             if raw.validation is not None:
                 parts[raw.scored_on] = raw.validation

@@ -53,6 +53,13 @@ class Samples:
     def __len__(self) -> int:
         return self.X.shape[0]
 
+    def versions(self) -> dict[str, int | None]:
+        """How often the numbers have been changed in place, as torch counts it; they may be the caller's own."""
+        arrays = {"X": self.X, "y": self.y, "sample_weight": self.weight}
+        return {
+            name: None if array is None or array.is_inference() else array._version for name, array in arrays.items()
+        }
+
     @property
     def count(self) -> float:
         """How much the samples count together."""
@@ -222,7 +229,14 @@ def from_numpy(name: str, array: np.ndarray) -> Tensor:
     """The array as a tensor, copied only where torch has no such layout or type."""
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, got an array of {array.dtype}")
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+    if (
+        array.dtype.kind == "u"
+        and array.dtype.itemsize == 8
+        and array.size
+        and int(array.max()) > np.iinfo(np.int64).max
+    ):
+        array = array.astype(np.float64)  # torch computes with no unsigned numbers of 64 bits
+    elif array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     elif array.dtype == np.longdouble:
         array = array.astype(np.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import tempfile
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -12,11 +13,18 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from ipdlam.callbacks import Checkpoints, TensorBoard, summary_writer
-from ipdlam.checkpoint import differences, discard, in_series, series
+from ipdlam.checkpoint import differences, discard, in_series, refuse_unread, series
 from ipdlam.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.distributed import SERIAL, Group
 from ipdlam.environment import environment
-from ipdlam.errors import CheckpointError, DistributedError, DivergenceError, StorageError
+from ipdlam.errors import (
+    CheckpointError,
+    DistributedError,
+    DivergenceError,
+    OutOfMemoryError,
+    StorageError,
+    is_out_of_memory,
+)
 from ipdlam.history import History, Record
 from ipdlam.loop import Callback, Stopping
 from ipdlam.plots import curves
@@ -25,6 +33,7 @@ from ipdlam.resumable import Resumable, saved_as
 from ipdlam.runs import RunFolder
 from ipdlam.sharded import read_together
 from ipdlam.stages import check_first_stage, counted, ending, hands_over
+from ipdlam.storage import read_plain
 from ipdlam.trainer import IPDLAM
 
 T = TypeVar("T")
@@ -155,6 +164,10 @@ class Job:
                 history = error.history if isinstance(error, DivergenceError) else self.trainer.history
                 kept_going(partial(self._finish, watcher=watcher), watcher)(history)  # the error is what matters
             raise
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._out_of_memory(error, watcher) from error
         finally:
             if tensorboard is not None:
                 tensorboard.close()
@@ -212,15 +225,37 @@ class Job:
         try:
             self.trainer.start(split.X, split.y, validation_data=split.validation)
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            if not is_out_of_memory(error):
                 raise
             if self.config.chosen == "minibatch":
                 raise ConfigError("there is not enough memory for the network; use a smaller hidden") from error
             numbers = 4 * sum(self.config.hidden) * len(split.X)
             raise ConfigError(
                 f"there is not enough memory: z and a of {len(split.X)} samples are {numbers:.3g} numbers; "
-                "keep them on a disk with --storage, or use a smaller hidden or limit"
+                f"{self._memory_remedy()}"
             ) from error
+
+    def _out_of_memory(self, error: BaseException, watcher: Watcher) -> OutOfMemoryError:
+        """What to raise where memory runs out on the way; the last weights are saved, as after divergence."""
+        history = self.trainer.history
+        traceback.clear_frames(error.__traceback__)  # what the iteration holds makes room for what follows
+        self.trainer.close()
+        if self.group.is_first:
+            kept_going(partial(self._finish, watcher=watcher), watcher)(history)
+        return OutOfMemoryError(
+            f"memory ran out after {counted(history, self.unit)}; the last weights are in {self.folder.model}, and "
+            f"--resume {self.folder.path} goes on from the last checkpoint, or from the beginning if there is none. To "
+            f"need less, {self._memory_remedy()}",
+            history,
+        )
+
+    def _memory_remedy(self) -> str:
+        """What to change where there is too little memory."""
+        if self.trainer.optimizer is not None or self.config.chosen == "minibatch":
+            return "use a smaller hidden, or smaller batches"
+        if self.config.storage is None:
+            return "keep z and a on a disk with --storage, or use a smaller hidden or limit"
+        return "use a smaller hidden, limit or chunk_size"
 
     def _claim(self, *, new: bool) -> None:
         """Hold the folder; where its name was not given and another run was quicker, take the next one."""
@@ -240,8 +275,10 @@ class Job:
         """Write where the run was begun; a resumed one says what differs, for it may not have the same bits."""
         folder, now = self.folder, environment()
         try:
-            before = json.loads(folder.environment.read_bytes())
-        except (OSError, ValueError):
+            before = json.loads(read_plain(folder.environment))
+            if not isinstance(before, dict):
+                raise ValueError("it holds no table")
+        except (OSError, ValueError, RecursionError):
             folder.write_json(folder.environment, now)
             return
         told = ("ipdlam", "torch", "numpy", "processor", "threads")
@@ -253,7 +290,7 @@ class Job:
         """Take up the newest whole checkpoint; False where there is none yet."""
         folder, split = self.folder, self.split
         found = series(folder.checkpoints) if folder.checkpoints.is_dir() else []
-        again = self.config.checkpoint == "exact" and folder.was_interrupted  # before its first checkpoint
+        again = self.config.checkpoint == "exact" and folder.was_cut_short  # before its first checkpoint
         if not found and folder.model.is_file() and not again:
             raise CheckpointError(
                 f"{folder.path} holds a model but no checkpoint to go on from; start a new run, with --checkpoint exact"
@@ -262,6 +299,8 @@ class Job:
             watcher.note(f"no checkpoint was written yet: starting from the first {self.unit}")
             return False
         checkpoint = read_together(self.group, folder.checkpoints)
+        newer = [path for path in found if path > checkpoint.path]
+        self.group.first_does(lambda: refuse_unread(newer))
         if checkpoint.content.get("kind") == "light":
             raise CheckpointError(
                 f"{folder.path} has light checkpoints, which hold the weights alone: it cannot go on where it stopped; "
@@ -279,9 +318,8 @@ class Job:
             raise CheckpointError(f"the settings of {folder.path} have changed: {'; '.join(changed)}")
         check_first_stage(folder.read_config(), self.config, loaded.history.handover)
         self.trainer = loaded
-        for path in found if self.group.is_first else ():  # newer ones were damaged, and said so
-            if path > in_series(folder.checkpoints, loaded.iteration):
-                discard(path)
+        for path in newer if self.group.is_first else ():  # they are damaged, and it was said
+            discard(path)
         stage = "" if self.config.then is None else f", with {self.stage}"
         watcher.note(f"resumed after {self.unit} {len(loaded.history)}{stage}")
         return True
@@ -304,6 +342,8 @@ class Job:
                 watcher.note(str(error))
             except OSError as error:
                 watcher.warn(str(error))
+            except Exception as error:  # whatever it is, it is not worth a run
+                watcher.warn(f"the curves were not drawn: {error or type(error).__name__}")
 
 
 def finished(folder: RunFolder, config: TrainConfig) -> str | None:

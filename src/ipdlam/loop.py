@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.distributed import SERIAL, Group
-from ipdlam.errors import StopTraining
+from ipdlam.errors import StopTraining, is_out_of_memory
 from ipdlam.history import History, Record
 from ipdlam.network import Network
 
@@ -100,7 +100,8 @@ def run_loop(
     except KeyboardInterrupt:
         reason = "interrupted"
     except BaseException as error:
-        history.stop_reason = history.stop_reason or type(error).__name__
+        unnamed = "memory" if is_out_of_memory(error) else type(error).__name__
+        history.stop_reason = history.stop_reason or unnamed
         raise
     finally:
         if stopping.restore_best and progress.best_weights is not None:

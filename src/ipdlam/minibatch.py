@@ -225,7 +225,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         several processes each gives its part of the batch, which may be arrays of no rows.
         """
         run = self._begun()
-        with self.group.telling():
+        with self.group.telling(), self.network.in_full_precision():
             self._check_whole(run)
             run.begin_alike(self._described())
             own = run.check_batch(self.bad_batches == "skip", x, y, sample_weight)
@@ -373,6 +373,7 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
             self.group = self._joined()
             with self.group.telling():
                 self.network = Network(self.model)
+                self.network.refuse_hooks()
                 self._run = self._new_run(no_samples(self.network))
                 self._run.whole = True
         return self._run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,25 @@ FORMAT = "ipdlam model 1"
 def mlp(
     widths: tuple[int, ...], activation: str, initialisation: str, seed: int, dtype: torch.dtype, device: str
 ) -> nn.Sequential:
-    """A perceptron of these widths; ``"torch"`` leaves the weights that PyTorch draws."""
+    """A perceptron of these widths; ``"torch"`` are the weights that PyTorch draws after ``torch.manual_seed(seed)``.
+
+    They come from a generator of their own: the global one is shared with other threads.
+    """
     modules: list[nn.Module] = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for inputs, outputs in itertools.pairwise(widths):
-            modules += [nn.Linear(inputs, outputs), ACTIVATIONS[activation].module()]
+    generator = torch.Generator().manual_seed(seed)
+    for inputs, outputs in itertools.pairwise(widths):
+        linear = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+        nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5.0), generator=generator)
+        bound = 1.0 / math.sqrt(inputs)
+        nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
+        modules += [linear, ACTIVATIONS[activation].module()]
     model = nn.Sequential(*modules[:-1]).to(device, dtype)
     return initialise(model, initialisation, seed=seed) if initialisation in INITIALISATIONS else model
+
+
+def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """``(X - mean) / scale`` in float64: where the mean is large, a difference has no digits to spare."""
+    return (X.double() - mean.double()) / scale.double()
 
 
 @dataclass(frozen=True)
@@ -45,16 +57,16 @@ class TrainedModel:
     classes: tuple[str, ...] | None  # None for real targets
     columns: tuple[str, ...] | None  # names of the inputs, where the data had any
     label: str | None  # the name of the label column
-    mean: Tensor | None  # inputs are (x - mean) / scale
+    mean: Tensor | None  # inputs are (x - mean) / scale, worked out in float64
     scale: Tensor | None
 
     def inputs(self, X: Tensor) -> Tensor:
         """Raw inputs as the model takes them."""
-        weight = next(self.model.parameters())
-        ready = X.to(weight.device, weight.dtype)
-        if ready.ndim != 2 or ready.shape[1] != self.widths[0]:
+        if X.ndim != 2 or X.shape[1] != self.widths[0]:
             raise ValueError(f"the model takes {self.widths[0]} inputs a row, but the data have shape {tuple(X.shape)}")
-        return ready if self.mean is None or self.scale is None else (ready - self.mean) / self.scale
+        weight = next(self.model.parameters())
+        ready = X if self.mean is None or self.scale is None else standardised(X, self.mean, self.scale)
+        return ready.to(weight.device, weight.dtype)
 
     @torch.no_grad()
     def outputs(self, X: Tensor, chunk_size: int = 8192) -> Tensor:
@@ -113,7 +125,15 @@ def load_model(path: Path) -> TrainedModel:
             raise TypeError(f"its label is {label!r}, not a name")
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} does not exist") from error
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        AttributeError,
+    ) as error:  # RecursionError is one
         raise CheckpointError(f"{path} is not a model that ipdlam saved: {error}") from error
     return TrainedModel(model, widths, about["activation"], about["loss"], classes, columns, label, mean, scale)
 
@@ -136,7 +156,8 @@ def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ..
             f"{shapes.get(wrong)}"
         )
     for name, tensor in tensors.items():
-        if tensor.dtype != dtype or not bool(torch.isfinite(tensor).all()):
+        exact = name.startswith("input.") and tensor.dtype == torch.float64
+        if not (exact or tensor.dtype == dtype) or not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"its tensor {name} is {tensor.dtype}, or not finite; stated is {dtype}")
     if "input.scale" in tensors and not bool((tensors["input.scale"] > 0).all()):
         raise ValueError("its input.scale holds a number that is not positive")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ REMEDIES = {
     "LogSoftmax": 'remove it: loss="cross_entropy" applies the softmax itself',
     "Flatten": "remove it and give X as a matrix, X.reshape(len(X), -1)",
 }
+
+
+START_ANEW = "call start(X, y) to train the model as it is"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Network:
         self.model = model
         self.layers = read_layers(model)
         check_parameters(self.layers)
+        self.kind = (self.dtype, self.device)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -88,6 +93,48 @@ class Network:
         """``b_l``, the model's own."""
         bias: Tensor | None = self[layer].linear.bias
         return None if bias is None else bias.detach()
+
+    def in_full_precision(self) -> AbstractContextManager[Any]:
+        """What is computed inside has the model's own precision, also where the caller has autocast switched on."""
+        return torch.autocast(self.device.type, enabled=False)
+
+    def refuse_changes(self, *, hooks: bool) -> None:
+        """Refuse to go on with a model that is no longer the one that was read: what was replaced is not trained.
+
+        ``hooks`` may be there where the model itself is called.
+        """
+        if not hooks:
+            self.refuse_hooks()
+        now = read_layers(self.model)
+        for before, layer in zip(self.layers, now, strict=False):
+            if before != layer:
+                what = "is another layer" if before.linear is not layer.linear else "has another name or activation"
+                raise RuntimeError(f"module {layer.name} {what} than when the run was started; {START_ANEW}")
+        if len(now) != len(self.layers):
+            raise RuntimeError(
+                f"the model has {len(now)} layers, but had {len(self.layers)} when the run was started; {START_ANEW}"
+            )
+        if (self.dtype, self.device) != self.kind:
+            raise RuntimeError(
+                f"the model is {self.dtype} on {self.device}, but was {self.kind[0]} on {self.kind[1]} when the run "
+                f"was started; {START_ANEW}"
+            )
+
+    def refuse_beyond(self, **settings: float) -> None:
+        """Refuse settings that the numbers of the model are multiplied by, and cannot hold."""
+        for name, value in settings.items():
+            if value > torch.finfo(self.dtype).max:
+                raise ValueError(f"{name} is {value:g}, which is beyond {self.dtype}; give less, or a model in float64")
+
+    def refuse_hooks(self) -> None:
+        """Refuse forward hooks: the updates of the method do not call them, and a forward pass to evaluate would."""
+        for name, module in self.model.named_modules():
+            if module._forward_hooks or module._forward_pre_hooks:
+                where = f"module {name} ({type(module).__name__})" if name else "the model"
+                raise UnsupportedModelError(
+                    f"{where} has a forward hook, which the updates of the method do not call; remove it until the "
+                    "training is over (the handle that registering it gave has remove())"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """The architecture in plain JSON types."""
@@ -212,6 +259,11 @@ def check_parameters(layers: tuple[Layer, ...]) -> None:
                 raise UnsupportedModelError(
                     f"{where} is on the meta device and holds no values; "
                     "call model.to_empty(device='cpu') and initialise it"
+                )
+            if parameter.is_inference() and not torch.is_inference_mode_enabled():
+                raise UnsupportedModelError(
+                    f"{where} was made in torch.inference_mode() and cannot be changed outside of it; make the model "
+                    "without that mode, or take copy.deepcopy(model)"
                 )
             if parameter.dtype not in (torch.float32, torch.float64):
                 raise UnsupportedModelError(f"{where} is {parameter.dtype}; call model.float() or model.double()")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,11 @@ from torch import Tensor, nn
 from ipdlam.baselines import BCD, DLADMM, BackPropagation
 from ipdlam.batches import default_batch_size
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
-from ipdlam.datasets import Dataset, load
+from ipdlam.datasets import Dataset, load, varying, warn_of_constants
 from ipdlam.distributed import Span
 from ipdlam.methods import as_weight_proximity
 from ipdlam.minibatch import MiniBatchIPDLAM
-from ipdlam.models import TrainedModel, mlp
+from ipdlam.models import TrainedModel, mlp, standardised
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
 from ipdlam.trainer import DLAM, IPDLAM
 
@@ -52,10 +53,18 @@ class Split:
         return dataclasses.replace(self, X=own(self.X), y=own(self.y), validation=validation)
 
 
-def split(data: Dataset, config: TrainConfig) -> Split:
-    """Set validation samples aside and standardise, as the configuration says."""
+class RawSplit(NamedTuple):
+    """What a job trains and scores on, as it was read."""
+
+    X: Tensor
+    y: Tensor
+    validation: tuple[Tensor, Tensor] | None
+    scored_on: str
+
+
+def set_aside(data: Dataset, config: TrainConfig) -> RawSplit:
+    """Set validation samples aside, as the configuration says."""
     X, y = data.X[: config.limit], data.y[: config.limit]
-    validation, scored_on = None, "training samples"
     wanted = config.validation
     if wanted == "auto":
         wanted = "0.2" if data.X_test is None else "test"
@@ -64,25 +73,45 @@ def split(data: Dataset, config: TrainConfig) -> Split:
             raise ConfigError(
                 f"validation is 'test', but {data.name} has no test set; hold out a fraction, such as 0.2"
             )
-        validation, scored_on = (data.X_test, data.y_test), "test set"
-    elif wanted != "none":
-        held_out = round(float(wanted) * len(X))
-        if not 0 < held_out < len(X):
-            raise ConfigError(f"validation {wanted} of {len(X)} samples leaves none to train or to score on")
-        shuffled = torch.randperm(len(X), generator=torch.Generator().manual_seed(config.seed))
-        aside, kept = shuffled[:held_out].sort().values, shuffled[held_out:].sort().values
-        X, y, validation, scored_on = X[kept], y[kept], (X[aside], y[aside]), "held-out samples"
+        return RawSplit(X, y, (data.X_test, data.y_test), "test set")
+    if wanted == "none":
+        return RawSplit(X, y, None, "training samples")
+    held_out = round(float(wanted) * len(X))
+    if not 0 < held_out < len(X):
+        raise ConfigError(f"validation {wanted} of {len(X)} samples leaves none to train or to score on")
+    shuffled = torch.randperm(len(X), generator=torch.Generator().manual_seed(config.seed))
+    aside, kept = shuffled[:held_out].sort().values, shuffled[held_out:].sort().values
+    return RawSplit(X[kept], y[kept], (X[aside], y[aside]), "held-out samples")
+
+
+def split(data: Dataset, config: TrainConfig) -> Split:
+    """Set validation samples aside, standardise as the configuration says, and convert to its precision."""
+    raw, dtype = set_aside(data, config), getattr(torch, config.dtype)
     mean = scale = None
     if config.standardize if config.standardize is not None else data.kind == "table":
-        dtype = getattr(torch, config.dtype)
-        exact = X.double()
-        mean, deviation = exact.mean(0), exact.std(0, correction=0)
-        # A constant column stays one: its deviation is what rounding leaves, or less than the precision can hold.
-        varies = (deviation > 1e-12 * mean.abs()) & (deviation >= torch.finfo(dtype).tiny)
-        mean, scale = mean.to(dtype), torch.where(varies, deviation, 1.0).to(dtype)
-        X = (X.to(dtype) - mean) / scale
-        validation = validation and ((validation[0].to(dtype) - mean) / scale, validation[1])
-    return Split(X, y, validation, scored_on, mean, scale)
+        mean, scale = centre(raw.X)
+
+    def ready(X: Tensor) -> Tensor:
+        return (X if mean is None or scale is None else standardised(X, mean, scale)).to(dtype)
+
+    def goals(y: Tensor) -> Tensor:
+        return y.to(dtype) if y.is_floating_point() else y
+
+    X = ready(raw.X)
+    if data.kind == "table":
+        remedy = "use --dtype float64" if mean is not None else "leave out --no-standardize, or use --dtype float64"
+        warn_of_constants(data, raw.X, X, remedy)
+    validation = raw.validation and (ready(raw.validation[0]), goals(raw.validation[1]))
+    return Split(X, goals(raw.y), validation, raw.scored_on, mean, scale)
+
+
+def centre(X: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every column, in float64; those of a constant column are its value and 1."""
+    exact = X.double()
+    mean, deviation = exact.mean(0), exact.std(0, correction=0)
+    # Differences in the last digits are rounding, and those whose squares are less than float64 can hold are none.
+    varies = varying(exact) & (deviation > 8 * torch.finfo(exact.dtype).eps * mean.abs())
+    return torch.where(varies, mean, exact[0]), torch.where(varies, deviation, 1.0)
 
 
 def make_regularizer(name: str, strength: float | None) -> Regularizer | None:
@@ -111,6 +140,7 @@ class Problem:
                 label=config.label,
                 task=config.task,
                 progress=progress,
+                dtype=torch.float64,
             )
         self.split = split(self.data, config)
         self.widths = (self.split.X.shape[1], *config.hidden, self._outputs())
@@ -164,7 +194,7 @@ class Problem:
                 common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
                 order: str = own["order"]
                 common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
-                common["storage"] = None if own["storage"] is None else Path(own["storage"]).expanduser()
+                common["storage"] = None if own["storage"] is None else Path(os.path.expanduser(own["storage"]))
             trainer: IPDLAM | MiniBatchIPDLAM = TRAINERS[config.chosen](model, **common)
             return trainer
 

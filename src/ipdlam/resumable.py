@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -72,7 +72,11 @@ class Resumable(ABC, Generic[C]):
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
     ) -> None:
-        """Check the data, and begin a run from the model as it is."""
+        """Check the data, and begin a run from the model as it is.
+
+        The arrays are read in every iteration, and copied only where they have to be converted: leave them as they are
+        until the run is over. That a tensor was changed in place is noticed; that a NumPy array was is not.
+        """
 
     @abstractmethod
     def _next(self, evaluate: bool) -> Record:
@@ -100,7 +104,8 @@ class Resumable(ABC, Generic[C]):
                 given = {**dataclasses.asdict(stopping), **run.place()}
                 refuse_mismatch(self.group.everyones(given, "go on with a run"))
             run.plan_until(stopping.iterations)
-        return run_loop(self._next, self.network, run.history, stopping, checked, run.progress, self.group)
+        with self.network.in_full_precision():
+            return run_loop(self._next, self.network, run.history, stopping, checked, run.progress, self.group)
 
     def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
         """Write a checkpoint, a folder, from which :meth:`load` continues as if nothing had happened.
@@ -265,6 +270,8 @@ class Resumable(ABC, Generic[C]):
         validation_data: ValidationData | None,
     ) -> tuple[Samples, Samples | None]:
         """What to train and what to score on."""
+        if self.optimizer is None:
+            self.network.refuse_hooks()
         if y is None:
             raise ValueError("y is missing: give the targets of X")
         samples = self._samples(X, y, sample_weight)
@@ -290,10 +297,12 @@ class Resumable(ABC, Generic[C]):
         self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
         return self.go_on(stopping, checked)
 
-    def _meeting_others(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _meeting_others(self) -> Iterator[None]:
         """Find the processes to share a run with, from where on they hear of whatever fails."""
         self.group = self._joined()
-        return self.group.telling()
+        with self.group.telling(), self.network.in_full_precision():
+            yield
 
     def _stopping_after(
         self,
@@ -319,6 +328,8 @@ class Resumable(ABC, Generic[C]):
         run = self._started()
         if not run.whole:
             raise RuntimeError(f"the last {self.unit} did not end; call start(X, y) to go on from the model's weights")
+        self.network.refuse_changes(hooks=self.optimizer is not None)
+        run.refuse_changes()
         return run
 
     def _scores(self, run: C) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from ipdlam.config import ConfigError, TrainConfig, read_toml
+from ipdlam.datasets import NAMES
 from ipdlam.errors import CheckpointError
 from ipdlam.history import History, Record
-from ipdlam.storage import LOCK, exclusive, explained, write_file
+from ipdlam.storage import LOCK, exclusive, explained, open_plain, read_plain, write_file
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class RunFolder:
 
     def write_config(self, config: TrainConfig) -> None:
         """All settings but the folder itself, so that the file can be fed back, from any folder, for another run."""
-        places = {name: absolute(getattr(config, name)) for name in ("data", "data_dir", "storage")}
+        places = {name: absolute(getattr(config, name)) for name in ("data_dir", "storage")}
+        places["data"] = config.data if config.data in NAMES else absolute(config.data)
         write_file(self.config, config.resolved().changed({"output": None, **places}).to_toml().encode())
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
@@ -127,18 +129,20 @@ class RunFolder:
         self.write_json(self.summary, content)
 
     @property
-    def was_interrupted(self) -> bool:
-        """Whether the run was stopped in the middle of an iteration."""
+    def was_cut_short(self) -> bool:
+        """Whether the run ended in the middle of an iteration: by Ctrl-C, or because memory ran out."""
         try:
-            return bool(json.loads(self.summary.read_bytes())["stop_reason"] == "interrupted")
-        except (OSError, ValueError, KeyError, TypeError):
+            return json.loads(read_plain(self.summary))["stop_reason"] in ("interrupted", "memory")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
 
     def append(self, record: Record) -> None:
         """Add one iteration; it is on its way to the disk before the next one starts."""
         text = line(record)
-        with explained(self.history, len(text)), self.history.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with explained(self.history, len(text)):
+            descriptor = open_plain(self.history, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with open(descriptor, "a", encoding="utf-8") as file:
+                file.write(text)
 
     def read_history(self) -> History:
         """All iterations so far; a last line that was cut off does not count."""
@@ -147,7 +151,7 @@ class RunFolder:
         try:
             lines = self.history.read_text(encoding="utf-8").splitlines(keepends=True)
             return History(Record.from_dict(json.loads(text)) for text in lines if text.endswith("\n"))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{self.history} is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -157,7 +161,7 @@ def line(record: Record) -> str:
 
 
 def absolute(place: str | None) -> str | None:
-    """A path as it is found from anywhere; names of data sets stay as they are."""
+    """A path as it is found from anywhere; one that does not exist stays as it is."""
     if place is None or not os.path.exists(os.path.expanduser(place)):
         return place
     return os.path.abspath(os.path.expanduser(place))

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ PAUSE = 0.5  # seconds between two looks at what another process holds
 TEMPORARY = ".unfinished-"
 REPLACED = ".replaced-"
 NOTHING_LOST = ". Nothing in memory is lost"
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or what a user may have of it
 
 
@@ -43,6 +46,35 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a plain file; a link to write through is refused, and so is a pipe, which might never answer."""
+    writing = flags & (os.O_WRONLY | os.O_RDWR)
+    try:
+        descriptor = os.open(path, flags | (NO_LINKS if writing else 0) | AT_ONCE, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(error.errno, f"{path.name} is a link; remove it", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path.name} is not a plain file; remove it", str(path))
+    return descriptor
+
+
+def read_plain(path: Path, most: int = -1) -> bytes:
+    """The content of a file, or its first bytes; what is not a plain file is an ``OSError``."""
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        return file.read(most)
+
+
+def clear(path: Path) -> None:
+    """Remove what stands where something is to be written: a folder, a file, or a link but not what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -86,7 +118,8 @@ def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     with explained(path, len(content)):
         try:
-            with temporary.open("wb") as file:
+            clear(temporary)
+            with open(open_plain(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
                 file.write(content)
                 file.flush()
                 if durable:
@@ -121,7 +154,7 @@ def begin_folder(path: Path, size: int) -> Path:
     temporary, replaced = (path.with_name(prefix + path.name) for prefix in (TEMPORARY, REPLACED))
     recover(path)
     for left in (temporary, replaced):
-        shutil.rmtree(left, ignore_errors=True)
+        clear(left)
     temporary.mkdir()
     free = shutil.disk_usage(temporary).free
     if free < size:
@@ -147,11 +180,14 @@ def publish_folder(path: Path) -> None:
         path.rename(replaced)
     temporary.rename(path)
     sync(path.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    clear(replaced)
 
 
 def recover(path: Path) -> None:
     """Put back a folder whose replacement was interrupted between its two renames."""
+    path = path.absolute()  # "." has no name
+    if not path.name:
+        return
     replaced = path.with_name(REPLACED + path.name)
     if replaced.exists() and not path.exists():
         replaced.rename(path)
@@ -168,7 +204,7 @@ def exclusive(path: Path, waiting: Callable[[], Any] | None = None) -> IO[str]:
     While another process holds it, call ``waiting`` again and again, which may raise; without it, raise
     ``BlockingIOError``.
     """
-    lock = path.open("w")
+    lock = os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT), "r+")
     try:
         while fcntl is not None:
             try:

@@ -43,9 +43,8 @@ class IPDLAM(CountsIterations[Run]):
               + (rho / 2) (sum_l ||Z_l - A_(l-1) W_l^T - b_l||^2 + sum_l ||A_l - sigma_l(Z_l)||^2)
 
     plus the proximal term ``(delta rho / 2) ||x - x_hat||^2`` of the block ``x``; for W and b it may have a weight of
-    its own. Where a process group of
-    ``torch.distributed`` is initialised, its processes train one model together: each gives its own samples to ``fit``,
-    ``start`` or ``load`` (docs/distributed.md).
+    its own. Where a process group of ``torch.distributed`` is initialised, its processes train one model together: each
+    gives its own samples to ``fit``, ``start`` or ``load`` (docs/distributed.md).
 
     Parameters
     ----------
@@ -125,6 +124,7 @@ class IPDLAM(CountsIterations[Run]):
         """Check the data, and initialise z and a by one forward pass of the model as it is (on rank 0)."""
         with self._meeting_others():
             self.network = self._read_again()
+            self.network.refuse_beyond(inertia=max(self.settings.inertia), proximity=self.settings.proximity)
             samples, validation = self._check_data(X, y, sample_weight, validation_data)
             self._begin(samples, validation)
 
@@ -153,7 +153,7 @@ class IPDLAM(CountsIterations[Run]):
         this one, and the objective is measured in between. The run keeps its own weights and writes them to the model:
         what else changes the model's weights between two steps is overwritten. ``start`` takes them up.
         """
-        with self.group.telling():
+        with self.group.telling(), self.network.in_full_precision():
             run = self._whole_run()
             run.whole = False
             return self._step(run, evaluate)

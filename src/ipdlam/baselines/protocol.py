@@ -84,7 +84,8 @@ class Baseline(Resumable[State]):
         self.network = Network(self.model)
         samples, validation = self._check_data(X, y, sample_weight, validation_data)
         started = time.perf_counter()
-        state = self._begin(samples, validation)
+        with self.network.in_full_precision():
+            state = self._begin(samples, validation)
         if self.start_is_training:
             state.seconds = time.perf_counter() - started
         if after is not None:
@@ -101,6 +102,10 @@ class Baseline(Resumable[State]):
         As in :meth:`ipdlam.IPDLAM.step` the run goes on from its own last weights, whatever else has changed the
         model's. An iteration that does not end leaves the weights of the one before.
         """
+        with self.network.in_full_precision():
+            return self._step(evaluate)
+
+    def _step(self, evaluate: bool) -> Record:
         state = self._whole_run()
         state.whole = False
         self.network.write(*state.weights)

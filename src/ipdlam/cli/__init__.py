@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -19,8 +22,10 @@ from ipdlam.errors import (
     DataError,
     DistributedError,
     DivergenceError,
+    OutOfMemoryError,
     SolveError,
     UnsupportedModelError,
+    is_out_of_memory,
 )
 from ipdlam.version import __version__
 
@@ -67,8 +72,11 @@ def overview(
 
 def main() -> NoReturn:
     """Run the command line; what a user can mend is one line, not a traceback."""
+    make_streams_sound()
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *details, **more: print(f"warning: {message}", file=sys.stderr)
+            app()
     except ConfigError as error:
         fail(error, 2)
     except DivergenceError as error:
@@ -84,11 +92,25 @@ def main() -> NoReturn:
         SolveError,
         ImportError,
         OSError,
+        OutOfMemoryError,
     ) as error:
         fail(error, 1)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fail(MemoryError("there is not enough memory; use a smaller network or fewer samples"), 1)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
+
+
+def make_streams_sound() -> None:
+    """Streams that were closed lead nowhere, and characters that a terminal does not have become question marks."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the program lives)
+        with contextlib.suppress(AttributeError):  # what stands in for a stream need not have an encoding
+            getattr(sys, name).reconfigure(errors="replace")
 
 
 def fail(error: Exception, code: int) -> NoReturn:

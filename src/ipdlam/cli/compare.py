@@ -124,6 +124,7 @@ def compare(
     from rich.progress import Progress
 
     from ipdlam.batches import default_batch_size
+    from ipdlam.cli.display import Outlet, silenced
     from ipdlam.comparison import (
         ENDLESS,
         Terms,
@@ -166,7 +167,8 @@ def compare(
 
     make_folder(folder)
 
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    outlet: Any = Outlet(sys.stdout)
+    console = Console(file=outlet, highlight=False, soft_wrap=True, markup=False)
     console.width = max(console.width, WIDTH)  # lines may wrap, but numbers are not cut off
     console.print(problem.heading)
     told = f"{count} seeds from {config.seed}" if count > 1 else f"seed {config.seed}"
@@ -232,6 +234,10 @@ def compare(
             console.print(f"curves:  {curves(drawn, folder / 'curves.png', title=heading)}")
         except ImportError as error:
             console.print(str(error))
+        except Exception as error:  # the comparison is written
+            console.print(f"warning: the curves were not drawn: {error or type(error).__name__}")
+    if outlet.lost is not None:
+        print(f"warning: {silenced(outlet)}; the results are in {folder / 'comparison.json'}", file=sys.stderr)
     if any(history.stop_reason == "interrupted" for history in histories.values()):
         raise typer.Exit(130)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -78,6 +80,41 @@ def checkpoint_line(job: Job) -> str | None:
     return f"checkpoints: {config.checkpoint}, every {config.checkpoint_every} {job.unit}s, {size} each, two are kept"
 
 
+class Outlet:
+    """A stream that goes silent, instead of ending the program, when it cannot be written to: a log on a full disk.
+
+    That nobody reads it any more is another matter, and still raises ``BrokenPipeError``.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.lost: OSError | None = None  # why nothing is written any more
+
+    def write(self, text: str) -> int:
+        with self.unfailing():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self.unfailing():
+            self.stream.flush()
+
+    @contextlib.contextmanager
+    def unfailing(self) -> Iterator[None]:
+        """Go silent where the system refuses."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.lost = self.lost or error
+            with contextlib.suppress(OSError):  # of a stream without a file
+                silence(self.stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 class PipeConsole(Console):
     """A console that goes silent, instead of ending the program, when whoever reads it has gone."""
 
@@ -94,13 +131,21 @@ def silence(stream: Any) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
+def silenced(outlet: Outlet) -> str:
+    """Why there is less output than expected."""
+    assert outlet.lost is not None
+    return f"the output could not be written ({outlet.lost.strerror or outlet.lost}), and the run went on without it"
+
+
 class Quiet:
     """Nothing but warnings."""
 
     unheard = False  # whether whoever read the output has gone
 
     def __init__(self) -> None:
-        self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.outlet: Any = Outlet(sys.stdout)  # all of a file that is needed
+        errors: Any = Outlet(sys.stderr)
+        self.errors = Console(file=errors, highlight=False, soft_wrap=True)
 
     def begin(self, job: Job, history: History) -> None: ...
 
@@ -115,7 +160,10 @@ class Quiet:
 
     def close(self) -> None: ...
 
-    def end(self, job: Job, history: History) -> None: ...
+    def end(self, job: Job, history: History) -> None:
+        """Say at least that something could not be said."""
+        if self.outlet.lost is not None:
+            Quiet.warn(self, f"{silenced(self.outlet)}; every {job.unit} is in {job.folder.history}")
 
 
 class Silent(Quiet):
@@ -129,7 +177,7 @@ class Json(Quiet):
 
     def write(self, event: str, **fields: Any) -> None:
         try:
-            print(json.dumps({"event": event, **fields}), flush=True)
+            print(json.dumps({"event": event, **fields}), file=self.outlet, flush=True)
         except BrokenPipeError:
             silence(sys.stdout)
             self.unheard = True
@@ -156,6 +204,7 @@ class Json(Quiet):
 
     def end(self, job: Job, history: History) -> None:
         self.write("end", run=str(job.folder.path), stop_reason=history.stop_reason, iterations=len(history))
+        super().end(job, history)
 
 
 class Lines(Quiet):
@@ -163,7 +212,7 @@ class Lines(Quiet):
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()
-        self.console = PipeConsole(highlight=False, soft_wrap=True) if console is None else console
+        self.console = PipeConsole(file=self.outlet, highlight=False, soft_wrap=True) if console is None else console
         self.total = 0
         self.prefix = ""  # the stage, where there are two
         self.constrained = True  # whether the method has constraints, and gaps between their sides
@@ -213,6 +262,7 @@ class Lines(Quiet):
         for label, path in (("model", folder.model), ("curves", folder.curves)):
             if path.is_file():
                 self.say(f"{label + ':':8}{path}")
+        super().end(job, history)
 
 
 class Screen(Lines):

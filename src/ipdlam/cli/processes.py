@@ -12,8 +12,8 @@ TIMEOUT = 600.0  # seconds; a pass over a rank's samples, or a checkpoint, must 
 
 
 def by_torchrun() -> bool:
-    """Whether torchrun has started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    """Whether torchrun has started this process; a variable that is left from one that it started is not enough."""
+    return all(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR"))
 
 
 def is_restart() -> bool:

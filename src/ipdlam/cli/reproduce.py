@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -72,6 +73,7 @@ def reproduce(
     """
     from rich.console import Console
 
+    from ipdlam.cli.display import Outlet, silenced
     from ipdlam.experiments import EXPERIMENTS
     from ipdlam.experiments.base import SCALES
     from ipdlam.experiments.make import chosen_runs, collect, make
@@ -95,7 +97,8 @@ def reproduce(
     wrong = unwritable(output) or (None if collecting else store.unwritable())
     if wrong is not None:
         raise ConfigError(f"output {output} cannot be used: {wrong}, or choose another --output")
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    outlet: Any = Outlet(sys.stdout)
+    console = Console(file=outlet, highlight=False, soft_wrap=True, markup=False)
     available: dict[str, int] = {}
     if collecting:
         available = collectable(chosen, scale, store, output, "all" in names, console.print)
@@ -136,6 +139,8 @@ def reproduce(
             console.print(f"  {claim['verdict']}: {attributed(claim)}")
             console.print(f"    paper: {claim['paper'] or '-'}\n    ours:  {claim['ours']}")
         console.print(f"  {output / f'{name}-{scale}.json'}, {output / f'{name}-{scale}.png'}")
+    if outlet.lost is not None:
+        print(f"warning: {silenced(outlet)}; the results are in {output}", file=sys.stderr)
 
 
 def bar(console: Console) -> Progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -14,7 +15,7 @@ from ipdlam.cli.options import with_settings
 from ipdlam.cli.processes import by_torchrun, check_shareable, is_restart, timeout
 from ipdlam.cli.signals import StopSignals
 from ipdlam.config import ConfigError, TrainConfig, read_toml
-from ipdlam.errors import DivergenceError
+from ipdlam.errors import DivergenceError, OutOfMemoryError
 
 
 @with_settings(item.name for item in dataclasses.fields(TrainConfig))
@@ -80,7 +81,7 @@ def train(
         if by_torchrun():
             parting.callback(leave)
         display = choose(quiet=quiet, as_json=as_json) if group.is_first else Silent()
-        output = None if resume is not None or resolved.output is None else Path(resolved.output).expanduser()
+        output = None if resume is not None or resolved.output is None else Path(os.path.expanduser(resolved.output))
         # A folder that was there before torchrun's first attempt is another run's.
         if output is not None and is_restart() and is_run(output) and is_remembered(str(output)):
             resume = output
@@ -111,7 +112,7 @@ def train(
                 try:
                     with group.telling():
                         history = job.run(display, resume=resume is not None, stop=stop)
-                except DivergenceError as error:
+                except (DivergenceError, OutOfMemoryError) as error:
                     display.close()
                     display.end(job, error.history)
                     raise

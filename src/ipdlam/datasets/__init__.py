@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ipdlam.datasets import digits, idx, sources, tables
@@ -31,8 +33,8 @@ class Dataset:
     """Samples for training, and for the test where the data set has its own."""
 
     name: str  # as it was asked for
-    X: Tensor  # (N, d) float32
-    y: Tensor  # (N,) int64 class indices, or (N, k) float32 real targets
+    X: Tensor  # (N, d) float32, or what a table was asked for in
+    y: Tensor  # (N,) int64 class indices, or (N, k) real targets of the same type
     X_test: Tensor | None
     y_test: Tensor | None
     classes: tuple[str, ...] | None  # the names of the classes; None for real targets
@@ -58,6 +60,7 @@ def load(
     label: str | int | None = None,
     task: str = "auto",
     progress: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Dataset:
     """A data set by name ("digits", "mnist", "fashion-mnist"), or a folder of IDX files, .npz, .csv or .tsv by path.
 
@@ -65,18 +68,23 @@ def load(
     downloaded into the cache unless ``offline``, with a bar on stderr if ``progress``; a folder that is given and does
     not exist is an error. ``label`` is the column of a text table that holds the labels, by name or number from 0
     (negative from the end); the last one if None. ``task`` says what labels are: "classification", "regression", or
-    "auto", where text and at most 100 different whole numbers are classes.
+    "auto", where text and at most 100 different whole numbers are classes. ``dtype`` is that of the numbers of a
+    table: in float64 they are those of the file, and large ones with small differences, such as times, should be
+    standardised in it. Images are float32.
     """
     if task not in tables.TASKS:
         raise ValueError(f"task must be one of {', '.join(tables.TASKS)}, got {task!r}")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     given = os.fspath(name)
-    path = Path(given).expanduser()
+    path = Path(os.path.expanduser(given))  # a user that does not exist is a name like any other
     table = given not in NAMES and is_table(given, path)
     if label is not None and (not table or path.suffix.lower() == ".npz"):
         raise ValueError(f"label is for the columns of a .csv or .tsv table, but {given} has none; leave it out")
     if table:
         X, y, X_test, y_test, classes, columns = tables.read_table(path, label, task)
-        return Dataset(given, X, y, X_test, y_test, classes, "table", str(path), columns)
+        exact = Dataset(given, X, y, X_test, y_test, classes, "table", str(path), columns)
+        return exact if dtype == torch.float64 else converted(exact, dtype)
     if task == "regression":
         raise ValueError(f"task is 'regression', but the labels of {given} are classes")
     if given == "digits":
@@ -84,11 +92,45 @@ def load(
     known = sources.CATALOGUE.get(given)
     folder = path if known is None else sources.locate(given, data_dir, offline=offline, progress=progress)
     parts = idx.read_folder(folder)
+    if known is not None:
+        sources.warn_of_others(given, folder)
     highest = max(int(part.max()) for part in (parts.y, parts.y_test) if part is not None)
     classes = tuple(str(index) for index in range(highest + 1))
     if known is not None and len(classes) <= len(known.classes):
         classes = known.classes
     return Dataset(given, *parts, classes, "images", str(folder))
+
+
+def converted(data: Dataset, dtype: torch.dtype) -> Dataset:
+    """A table with its numbers in another type; columns that lose all differences are warned about."""
+
+    def ready(part: Tensor | None) -> Tensor | None:
+        return part if part is None or not part.is_floating_point() else part.to(dtype)
+
+    parts = {name: ready(getattr(data, name)) for name in ("X", "y", "X_test", "y_test")}
+    made = replace(data, **parts)  # type: ignore[arg-type]
+    warn_of_constants(data, data.X, made.X, "read them with dtype=torch.float64 and standardise them before")
+    return made
+
+
+def warn_of_constants(data: Dataset, before: Tensor, after: Tensor, remedy: str) -> None:
+    """Warn of features that differ from sample to sample before a conversion, and no longer after it."""
+    lost = (varying(before) & ~varying(after)).nonzero().flatten().tolist()
+    if not lost:
+        return
+    names = [f"column {place} (from 0)" if data.columns is None else repr(data.columns[place]) for place in lost[:5]]
+    more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+    kind = str(after.dtype).removeprefix("torch.")
+    warnings.warn(
+        f"{data.name}: the values of {', '.join(names)}{more} vary, but are all the same in {kind}; {remedy}",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def varying(X: Tensor) -> Tensor:
+    """For every column, whether it holds different numbers."""
+    return X.amin(0) < X.amax(0)
 
 
 def is_table(given: str, path: Path) -> bool:

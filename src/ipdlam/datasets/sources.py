@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def cache(name: str) -> Path:
 def given_places(data_dir: str | os.PathLike[str] | None) -> dict[str, Path]:
     """The folders that the user has named, by how, in the order in which they are searched."""
     named = {"data_dir (--data-dir)": data_dir, VARIABLE: os.environ.get(VARIABLE)}
-    return {how: Path(place).expanduser() for how, place in named.items() if place}
+    return {how: Path(os.path.expanduser(place)) for how, place in named.items() if place}
 
 
 def locations(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
@@ -168,6 +169,25 @@ def locate(
             "files, or drop offline (--offline)"
         )
     return fetch(name, progress)
+
+
+def warn_of_others(name: str, folder: Path) -> None:
+    """Warn of files in a folder that are sound, but not those that are known as the data set: results will differ."""
+    there, parts = find_files(folder), {"train": "train", "t10k": "test"}
+    others = []
+    for file in CATALOGUE[name].files:
+        part, kind = file.name.split("-")[:2]
+        path = there[parts[part], kind]
+        if damage(path, file) is not None:
+            others.append(path.name)
+    if others:
+        warnings.warn(
+            f"{folder} holds other data than those known as {name}: the sha256 of {', '.join(others)} is another. They "
+            f"are used as they are; for the {name} that others know, remove them, or set data_dir (--data-dir) or "
+            f"{VARIABLE} to another folder",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def status(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[Path | None, str]:

@@ -23,10 +23,15 @@ TASKS = ("auto", "classification", "regression")
 MOST_CLASSES = 100  # whole numbers with more values than these are taken for real targets
 Rows = Iterator[tuple[int, list[str]]]  # the number of the line and the cells of every row
 LARGEST = float(np.finfo(np.float32).max)
+GAPS = ("", "NA", "na", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "?", "-", "--", ".")
+"""What stands in a table for a number that is not known; it is no name of a column by itself."""
 
 
 class Table(NamedTuple):
-    """Samples, with the names of their classes (None for real targets) and features (None without a header)."""
+    """Samples in float64, with the names of their classes (None for real targets) and features (None without a header).
+
+    No number beyond float32 is among them, so that each can be converted.
+    """
 
     X: Tensor
     y: Tensor
@@ -61,7 +66,7 @@ def read_table(path: Path, label: str | int | None = None, task: str = "auto") -
         return read_npz(path, task)
     rows = read_rows(path)
     line, first = next(rows)
-    layout = layout_of(path, first, label)
+    layout = layout_of(path, line, first, label)
     X, lines, labels = parse(path, rows if layout.header else chain([(line, first)], rows), layout)
     numbers = [number(text) for text in labels]
     counted = [first[place].strip() for place in layout.features] == [str(place) for place in range(X.shape[1])]
@@ -78,7 +83,7 @@ def read_inputs(path: Path, columns: Sequence[str] | None = None, label: str | i
     """Inputs without their labels, for prediction: a text table, the ``X`` of an ``.npz`` file, or IDX images.
 
     Of a text table with a header, the ``columns`` that were trained on are taken in their order, or else all but one
-    that is named ``label``.
+    that is named ``label``. Those of tables are float64: what standardises them needs all digits.
     """
     if path.suffix.lower() == ".npz":
         return matrix(path, "X", read_arrays(path, ("X",))["X"])
@@ -87,7 +92,8 @@ def read_inputs(path: Path, columns: Sequence[str] | None = None, label: str | i
     rows = read_rows(path)
     line, first = next(rows)
     names = [cell.strip() for cell in first]
-    header = is_header(first) or (columns is not None and set(columns) <= set(names))
+    known = columns is not None and set(columns) <= set(names)
+    header = known or is_header(path, line, first)
     places = [place for place, name in enumerate(names) if not header or name != label]
     if header and columns is not None and [names[place] for place in places] != list(columns):
         places = [name_place(path, names, name, "feature") for name in columns]
@@ -134,9 +140,23 @@ def number(text: str) -> int | float | None:
         return int(value)
 
 
-def is_header(cells: list[str], label: int | None = None) -> bool:
-    """Whether a row names the features: a cell is neither a number nor empty."""
-    return any(cell.strip() and number(cell) is None for place, cell in enumerate(cells) if place != label)
+def is_name(cell: str) -> bool:
+    """Whether a cell of the first row may be the name of a column: it is neither a number nor a gap."""
+    return cell.strip() not in GAPS and number(cell) is None
+
+
+def is_header(path: Path, line: int, first: list[str], label: int | None = None) -> bool:
+    """Whether the first row names the features; one that holds names and numbers is refused, for it may be a sample."""
+    cells = {place: cell.strip() for place, cell in enumerate(first) if place != label}
+    names = [place for place, cell in cells.items() if is_name(cell)]
+    numbers = [place for place, cell in cells.items() if number(cell) is not None]
+    if names and numbers:
+        raise DataError(
+            f"{path}, line {line} may be a header or a sample: {cells[names[0]]!r} in column {names[0]} (from 0) is "
+            f"text, and {cells[numbers[0]]!r} in column {numbers[0]} is a number. Replace or remove the text if it is "
+            "a sample; name every column by text, or label by its name, if it is a header"
+        )
+    return bool(names)
 
 
 def name_place(path: Path, names: list[str], name: str, what: str) -> int:
@@ -147,14 +167,15 @@ def name_place(path: Path, names: list[str], name: str, what: str) -> int:
     raise DataError(f"{path} has {how} {name!r} for the {what}; its columns are {', '.join(names)}")
 
 
-def layout_of(path: Path, first: list[str], label: str | int | None) -> Layout:
+def layout_of(path: Path, line: int, first: list[str], label: str | int | None) -> Layout:
     """Where the labels and features are, and whether the first row is their header."""
     names, width = [cell.strip() for cell in first], len(first)
     if width < 2:
         raise DataError(f"{path} has one column; features and labels are two or more, with {separator(path)!r} between")
-    named = isinstance(label, str) and (number(label) is None or (label in names and is_header(first)))
+    some = any(map(is_name, first))
+    named = isinstance(label, str) and (number(label) is None or (label in names and some))
     if named:
-        if not is_header(first):
+        if not some:
             raise DataError(f"{path} has no header row with {label!r}; give label as a number in 0 ... {width - 1}")
         place = name_place(path, names, str(label), "label")
     else:
@@ -162,14 +183,14 @@ def layout_of(path: Path, first: list[str], label: str | int | None) -> Layout:
         if not isinstance(value, int) or not -width <= value < width:
             raise DataError(f"{path} has no column {label!r}; its columns are 0 ... {width - 1}: {', '.join(names)}")
         place = value % width
-    header = tuple(names) if named or is_header(first, place) else None
+    header = tuple(names) if named or is_header(path, line, first, place) else None
     if header and names.count(names[place]) > 1:
         raise DataError(f"{path} has {names.count(names[place])} columns {names[place]!r}; the label must be alone")
     return Layout(header, width, tuple(other for other in range(width) if other != place), place)
 
 
 def parse(path: Path, rows: Rows, layout: Layout) -> tuple[np.ndarray, list[int], list[str]]:
-    """The features as float32, and the line and the label of every row."""
+    """The features, and the line and the label of every row."""
     content, lines, labels = bytearray(), [], []
     for line, cells in rows:
         if len(cells) != layout.width:
@@ -177,25 +198,28 @@ def parse(path: Path, rows: Rows, layout: Layout) -> tuple[np.ndarray, list[int]
         values = as_numbers([cells[place] for place in layout.features])
         if values is None:
             place = next(place for place in layout.features if as_numbers([cells[place]]) is None)
-            raise DataError(f"{path}, line {line}, {layout.column(place)}: {cells[place]!r} is not a finite number")
+            raise DataError(
+                f"{path}, line {line}, {layout.column(place)}: {cells[place]!r} is not a finite number; replace it or "
+                "remove the row"
+            )
         content += values.tobytes()
         lines.append(line)
         if layout.label is not None:
             labels.append(cells[layout.label].strip())
     if not lines:
         raise DataError(f"{path} has a header but no rows; a table has one row a sample")
-    return np.frombuffer(content, np.float32).reshape(len(lines), -1), lines, labels
+    return np.frombuffer(content, np.float64).reshape(len(lines), -1), lines, labels
 
 
 def as_numbers(cells: list[str]) -> np.ndarray | None:
-    """Cells as float32, or None if one of them is not a number that float32 holds."""
+    """Cells as numbers, or None if one of them is not a number that float32 holds, too."""
     if "_" in "".join(cells):
         return None
     try:
         values = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
         return None
-    return values.astype(np.float32) if bool((np.abs(values) <= LARGEST).all()) else None
+    return values if bool((np.abs(values) <= LARGEST).all()) else None
 
 
 def text_targets(
@@ -210,7 +234,7 @@ def text_targets(
             name, what = layout.column(layout.label or 0), "finite number" if real else "label"
             raise DataError(f"{path}, line {line}, {name}: {text!r} is not a {what}; replace it or remove the row")
     if real:
-        return torch.tensor(numbers, dtype=torch.float32).unsqueeze(1), None
+        return torch.tensor(numbers, dtype=torch.float64).unsqueeze(1), None
     keys: list[Any] = labels if None in numbers else numbers
     ordered = sorted(set(keys))
     return encode(keys, ordered), tuple(map(str, ordered))
@@ -270,13 +294,14 @@ def read_arrays(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] =
 
 
 def matrix(path: Path, name: str, array: np.ndarray) -> Tensor:
-    """An array as rows of float32, refused by place where a number is not finite."""
+    """An array as rows of float64, refused by place where a number is not finite, or not as a float32."""
     if array.dtype.kind not in "biuf" or array.ndim < 2 or array.size == 0:
         raise DataError(f"{path}: {name} must be rows of real numbers, got {array.dtype} of shape {array.shape}")
     with np.errstate(all="ignore"):  # an overflow is found below, with its place
-        values = array.astype(np.float32)
-    if not bool(np.isfinite(values).all()):
-        place = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
+        values = array.astype(np.float64)
+    held = np.abs(values) <= LARGEST
+    if not bool(held.all()):
+        place = tuple(np.argwhere(~held)[0].tolist())
         raise DataError(f"{path}: {name} holds {array[place]} at {place}, which is not a finite float32; replace it")
     return torch.tensor(values.reshape(len(values), -1))
 

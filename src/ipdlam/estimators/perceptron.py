@@ -24,6 +24,7 @@ from ipdlam.estimators.parameters import Parameters
 from ipdlam.estimators.scaling import Array, Scaling
 from ipdlam.estimators.stopping import Plateau
 from ipdlam.inputs import from_numpy
+from ipdlam.linalg import all_finite
 from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.models import mlp
 from ipdlam.trainer import IPDLAM
@@ -49,6 +50,10 @@ class Perceptron(Parameters, metaclass=ABCMeta):
     @abstractmethod
     def _check_targets(self, y: Array) -> None:
         """Refuse targets that do not suit the first ones."""
+
+    def _check_range(self, y: Array, dtype: Any) -> None:
+        """Refuse targets that a network of this precision cannot give."""
+        del y, dtype
 
     @abstractmethod
     def _encode(self, y: Array) -> Array:
@@ -81,11 +86,22 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         sample is met once an epoch whatever its weight, so that a huge one is not worth as many copies.
         """
         self._check_settings()
+        earlier = dict(self.__dict__)
+        try:
+            self._fit(X, y, sample_weight)
+        except (TypeError, ValueError):  # refused before anything was learned: what was learned earlier stays
+            self.__dict__.clear()
+            self.__dict__.update(earlier)
+            raise
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         random, held = check_random_state(self.random_state), None
         first = not (self.warm_start and hasattr(self, "n_iter_"))
         if first:
             self.__dict__.pop("n_iter_", None)  # nothing predicts until this training has ended
         X, y, weight = self._check_data(X, y, sample_weight, first, least=2)
+        self._check_range(y, X.dtype if first else self._precision())
         if first:
             self._learn_targets(y, weight)
         else:
@@ -97,7 +113,6 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._begin(X, weight, seed, first)
         validation = None if held is None else (self._inputs(held[0]), self._encode(held[1]), held[2])
         self._train(X, y, weight, validation, seed, first)
-        return self
 
     def _train(self, X: Array, y: Array, weight: Array | None, validation: Any, seed: int, first: bool) -> None:
         samples = float(len(X) if weight is None else weight.sum())
@@ -131,15 +146,16 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._publish(plateau.losses, first)
         if self.early_stopping:
             earlier = getattr(self, "validation_scores_", [])
-            self.validation_scores_ = [*earlier, *(record.score for record in history)]
+            scores = (math.nan if record.score is None else record.score for record in history)
+            self.validation_scores_ = [*earlier, *scores]
         if history.stop_reason == "interrupted":
-            warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=3)
+            warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=4)
         elif history.stop_reason == "iterations" and plateau.falling:
             warnings.warn(
                 f"the training loss was still falling when max_iter={self.max_iter} was reached; more iterations would "
                 "fit the samples better",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
@@ -149,6 +165,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             raise ValueError("early_stopping is for fit; partial_fit makes one pass and has nothing to stop")
         first = not hasattr(self, "n_iter_")
         X, y, weight = self._check_data(X, y, sample_weight, first, least=1)
+        self._check_range(y, X.dtype if first else self._precision())
         if first:
             self._learn_targets(y, weight, classes)
         self._check_targets(y)  # also those of the first call: they need not be of every class
@@ -252,8 +269,12 @@ class Perceptron(Parameters, metaclass=ABCMeta):
 
     def _in_precision(self, array: Any) -> Any:
         """Real numbers as the network's own are; the trainers' loops convert nothing."""
-        dtype = linear_layers(self._network)[0].weight.detach().numpy().dtype
+        dtype = self._precision()
         return array.astype(dtype, copy=False) if array is not None and array.dtype.kind == "f" else array
+
+    def _precision(self) -> Any:
+        """NumPy's type of the network's numbers."""
+        return linear_layers(self._network)[0].weight.detach().numpy().dtype
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_iter_")
@@ -266,8 +287,16 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         dtype = linear_layers(self._network)[0].weight.dtype
         chunks = (self._inputs(X[start : start + CHUNK]) for start in range(0, len(X), CHUNK))
-        with torch.no_grad():
-            return torch.cat([self._network(from_numpy("X", chunk).to(dtype)) for chunk in chunks])
+        with torch.no_grad(), np.errstate(over="ignore"):  # an overflow is found below, with its place
+            outputs = torch.cat([self._network(from_numpy("X", chunk).to(dtype)) for chunk in chunks])
+        if not all_finite(outputs):
+            row = int((~torch.isfinite(outputs)).nonzero()[0, 0])
+            largest = X[row, np.abs(X[row]).argmax()]
+            raise ValueError(
+                f"X holds {largest} in row {row}, for which the outputs of the network are not finite in {dtype}; "
+                "remove or mend the row, or train on samples of that size, in float64"
+            )
+        return outputs
 
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the network as an ONNX file that takes a batch ``X`` of any number of rows and gives ``outputs``.

@@ -55,6 +55,14 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         if columns != self._outputs():
             raise ValueError(f"y has {columns} columns, but had {self._outputs()} in the first training")
 
+    def _check_range(self, y: Array, dtype: Any) -> None:
+        largest, most = float(np.abs(y).max()), float(np.finfo(dtype).max)
+        if largest > most:
+            raise ValueError(
+                f"y holds numbers up to {largest:g}, but the network has the precision of X, {np.dtype(dtype)}, which "
+                f"ends at {most:g}; give X in float64, or divide y by a unit"
+            )
+
     def _encode(self, y: Array) -> Array:
         return self._units(columns_of(y))
 

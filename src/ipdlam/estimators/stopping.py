@@ -28,13 +28,14 @@ class Plateau:
     def __call__(self, record: Record) -> None:
         loss = self.mean_loss(record)
         self.losses.append(loss)
-        self.unchanged = self.unchanged + 1 if loss > self.best - self.tol else 0
+        self.unchanged = 0 if loss <= self.best - self.tol else self.unchanged + 1
         if loss < self.best:
             self.best = loss
             if self.keeps is not None:
                 self.best_weights = {name: weight.clone() for name, weight in self.keeps.state_dict().items()}
         if self.talks_as is not None:
-            score = "" if record.validation_loss is None else f", validation score {record.score:.6g}"
+            scored = record.validation_loss is not None and record.score is not None
+            score = f", validation score {record.score:.6g}" if scored else ""
             print(f"{self.talks_as}: iteration {record.iteration}, loss {loss:.6g}{score}", flush=True)
         if self.patience is not None and self.unchanged >= self.patience:
             raise StopTraining("tol")
