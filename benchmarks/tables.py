@@ -151,7 +151,8 @@ def method(row: dict) -> str:
     """A run in a few words."""
     if row["method"] == "ipdlam":
         variant = row.get("variant", PLAIN)
-        return f"iPDLAM, inertia {row.get('inertia', 0.7)}, {row.get('reading', PLAIN) if variant == PLAIN else variant}"
+        kind = row.get("reading", PLAIN) if variant == PLAIN else variant
+        return f"iPDLAM, inertia {row.get('inertia', 0.7)}, {kind}"
     if row["method"] == "dlam":
         return f"{title('dlam')}, {row['reading']}"
     rate = row.get("learning_rate")

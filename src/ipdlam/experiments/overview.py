@@ -15,7 +15,7 @@ from ipdlam.experiments.contents import Content, base_name, png_texts, read_pict
 from ipdlam.experiments.make import DRAWN
 from ipdlam.experiments.setup import LETTER
 from ipdlam.experiments.table1 import PRINTED, corrected
-from ipdlam.plots import INK, PALETTE, house_style, save, set_logarithmic
+from ipdlam.plots import INK, PALETTE, house_style, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,8 +25,9 @@ MARK = "ipdlam report"  # the text in the file that says what it is
 TITLE = "Table 1: the paper's beside ours"
 TABLE = "table1"
 PAPER_SERIES = "the paper"
-HIGHEST_PHI, LOWEST_ACCURACY = 1e5, 60.0  # what lies beyond is drawn at the edge
-APART, APART_AT_EDGE = 0.005, 0.016  # of inertia, so that equal points are seen beside each other
+HIGHEST_PHI, LOWEST_ACCURACY = 1e5, 60.0  # what lies beyond is marked in a band at the edge
+BAND = 0.22  # of the height of a panel
+APART = 0.005  # of inertia, so that equal points are seen beside each other
 
 Points = tuple[tuple[float, float | None], ...]  # inertia and value; None where the numbers overflowed
 
@@ -156,7 +157,7 @@ def draw(overview: Overview) -> Figure:
         from matplotlib.figure import Figure
         from matplotlib.lines import Line2D
 
-        datasets = overview.datasets
+        datasets, count = overview.datasets, len(overview.series)
         figure = Figure(figsize=(12.0, 2.9 * len(datasets) + 1.1), layout="constrained")
         FigureCanvasAgg(figure)
         grid = figure.subplots(len(datasets), len(QUANTITIES), squeeze=False, sharex=True)
@@ -166,14 +167,14 @@ def draw(overview: Overview) -> Figure:
                 set_axes(axes, quantity, [each.points[data][place] for each in overview.series if data in each.points])
                 for number, each in enumerate(overview.series):
                     if data in each.points:
-                        draw_points(axes, each, quantity, each.points[data][place], number - len(overview.series) / 2)
+                        draw_points(axes, each, quantity, each.points[data][place], (number, count))
                 axes.set_title(f"{data}: {quantity.label}", fontsize=10.0)
                 if line == len(datasets) - 1:
                     axes.set_xlabel("inertia")
         handles = [line_of(each) for each in overview.series]
         handles += [
             Line2D([], [], color=INK, marker="x", linestyle="none", label="overflow"),
-            Line2D([], [], color=INK, marker="^", linestyle="none", label="beyond the axis (▼ below it)"),
+            Line2D([], [], color=INK, marker="^", linestyle="none", label="larger, or (▼) lower, than the axis"),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4)
         figure.suptitle(TITLE, fontweight="bold")
@@ -181,44 +182,55 @@ def draw(overview: Overview) -> Figure:
 
 
 def set_axes(axes: Axes, quantity: Quantity, lines: Sequence[Points]) -> None:
-    """The same accuracies everywhere; Phi from a little below the smallest."""
+    """The same accuracies everywhere; Phi from a little below the smallest. A band holds what has no place there."""
     axes.set_xlim(-0.06, 1.26)
     axes.set_xticks([tick / 10 for tick in range(0, 13, 2)])
     if quantity.logarithmic:
         values = [value for points in lines for _, value in points if value is not None and value > 0.0]
-        axes.set_ylim(0.5 * min(values, default=1.0), HIGHEST_PHI)
-        set_logarithmic(axes)
+        low = min(math.floor(math.log10(min(values, default=1.0))), 0)
+        high = math.log10(HIGHEST_PHI)
+        axes.set_yscale("log")
+        axes.set_ylim(10.0**low, 10.0 ** (low + (high - low) / (1.0 - BAND)))
+        axes.set_yticks([10.0**decade for decade in range(low, int(high) + 1)])
+        axes.minorticks_off()
     else:
-        axes.set_ylim(LOWEST_ACCURACY, 100.0)
+        axes.set_ylim(100.0 - (100.0 - LOWEST_ACCURACY) / (1.0 - BAND), 101.0)
+        axes.set_yticks(range(int(LOWEST_ACCURACY), 101, 10))
+    bottom, top = axes.get_ylim()
+    band = (HIGHEST_PHI, top) if quantity.logarithmic else (bottom, LOWEST_ACCURACY)
+    axes.axhspan(*band, color="#F1F1F1", linewidth=0.0, zorder=0)
+    middle = 1.0 - BAND / 2 if quantity.logarithmic else BAND / 2
+    words = "overflow, or\n" + ("larger" if quantity.logarithmic else "lower")
+    axes.text(0.02, middle, words, transform=axes.transAxes, va="center", fontsize=8.0, color="#666666")
 
 
-def draw_points(axes: Axes, series: Series, quantity: Quantity, points: Points, shift: float) -> None:
-    """Points with a thin line between neighbours; what has no place on the axis is marked at its edge."""
-    low, high = axes.get_ylim()
+def draw_points(axes: Axes, series: Series, quantity: Quantity, points: Points, place: tuple[int, int]) -> None:
+    """Points with a thin line between neighbours, and marks in the band; ``place``: which series, and of how many."""
+    number, count = place
     face = series.colour if series.filled else "white"
-    inside = [
-        (inertia + APART * shift, value if value is not None and low <= value <= high else math.nan)
-        for inertia, value in points
-    ]
+    inside = [(inertia + APART * number, shown(quantity, value)) for inertia, value in points]
     x, y = zip(*inside, strict=True)
     kind = "-" if series.filled else ":"
     axes.plot(x, y, kind, color=series.colour, marker=series.marker, mfc=face, linewidth=0.8, markersize=4.5)
-    for inertia, value in points:
-        if value is not None and low <= value <= high:
-            continue
-        upwards = quantity.logarithmic if value is None else value > high
-        marker = "x" if value is None else "^" if upwards else "v"
-        edge = high if upwards else low
-        axes.plot(
-            [inertia + APART_AT_EDGE * shift],
-            [edge],
-            color=series.colour,
-            marker=marker,
-            mfc=face,
-            markersize=6.0,
-            clip_on=False,
-            zorder=5,
-        )
+    height = BAND * (number + 1) / (count + 1)
+    for (inertia, value), (_, drawn) in zip(points, inside, strict=True):
+        if math.isnan(drawn):
+            axes.plot(
+                [inertia],
+                [1.0 - height if quantity.logarithmic else height],
+                transform=axes.get_xaxis_transform(),
+                color=series.colour,
+                marker="x" if value is None else "^" if quantity.logarithmic else "v",
+                mfc=face,
+                markersize=4.5,
+            )
+
+
+def shown(quantity: Quantity, value: float | None) -> float:
+    """A value that has a place on its axis; nan where it has none."""
+    if value is None or not (0.0 < value <= HIGHEST_PHI if quantity.logarithmic else value >= LOWEST_ACCURACY):
+        return math.nan
+    return value
 
 
 def line_of(series: Series) -> Any:

@@ -198,12 +198,11 @@ def claim_groups(name: str, groups: Sequence[Group]) -> str:
 def claim_group(group: Group) -> str:
     """A claim with what is said and the rule, and a row for each reading and scale."""
     said = f' <span class="said">The paper: {prose(group.claim["paper"])}.</span>' if group.claim["paper"] else ""
-    rule = f' <span class="rule">Rule: {prose(group.claim["rule"])}</span>' if group.claim["rule"] else ""
     rows = "\n".join(table_row(VERDICT_HEADINGS, verdict_cells(verdict)) for verdict in group.verdicts)
     return f"""\
 <tbody role="rowgroup">
 <tr role="row" class="asked"><th role="rowheader" scope="rowgroup" colspan="{len(VERDICT_HEADINGS)}">\
-<span class="words">{prose(attributed(group.claim))}</span>{said}{rule}</th></tr>
+<span class="words">{prose(attributed(group.claim))}</span>{said}{rule_of(group.claim)}</th></tr>
 {rows}
 </tbody>"""
 
@@ -224,18 +223,25 @@ def verdict_cells(verdict: Verdict) -> dict[str, str]:
 
 def claims(content: Content) -> str:
     """The claims of one section."""
-    rows = [claim_cells(claim) for claim in content.claims]
+    rows = []
+    for claim in content.claims:
+        cells = claim_cells(claim)
+        rows.append({**cells, "ours": cells["ours"] + rule_of(claim)})
     return claim_rows(f"Claims, {content.scale} scale", CLAIM_HEADINGS, rows)
 
 
 def claim_cells(claim: Mapping[str, str]) -> dict[str, str]:
-    """A claim, escaped, its rule below it, its verdict as a label."""
+    """A claim, escaped, its verdict as a label."""
     words = claim_table([claim]).rows[0]
     found = {name: prose(word) or "&ndash;" for name, word in zip(CLAIM_HEADINGS, words, strict=True)}
     kind = "-".join(claim["verdict"].split())
-    rule = f' <span class="rule">Rule: {prose(claim["rule"])}</span>' if claim["rule"] else ""
     label = f'<span class="label {escape(kind)}">{found["verdict"]}</span>'
-    return {**found, "claim": found["claim"] + rule, "verdict": label}
+    return {**found, "verdict": label}
+
+
+def rule_of(claim: Mapping[str, str]) -> str:
+    """How the verdict is reached, in small print; a question has no rule."""
+    return f' <span class="rule">Rule: {prose(claim["rule"])}</span>' if claim["rule"] else ""
 
 
 def claim_rows(name: str, headings: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:

@@ -184,7 +184,8 @@ dd code {
   nav, figcaption, .back { display: none; }
   a { text-decoration: none; }
   table, .facts, .note, summary { font-size: 8pt; }
-  .label, code { font-size: 7.5pt; }
+  .label, .rule, code { font-size: 7.5pt; }
+  .sentences dt { font-size: 9pt; }
   .box { max-height: none; overflow: visible; border: 0; }
   .box th, .box td { padding: .1rem .3rem; }
   .box thead { position: static; }

@@ -98,7 +98,7 @@ def report_markdown(contents: Sequence[Content], base: Path, overview: Path | No
     for group in by_experiment(contents):
         if group[0].reading == LETTER and not before:
             before = True
-            parts += ["# What we reported before, and why it changed", text(why_it_changed(contents))]
+            parts += ["## What we reported before, and why it changed", text(why_it_changed(contents))]
         parts += [f"## {text(group[0].experiment.title)}", text(group[0].experiment.about)]
         for content in group:
             parts += experiment_markdown(content, base)
