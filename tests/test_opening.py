@@ -158,7 +158,7 @@ def test_how_well_the_chosen_reading_fits_is_read_from_the_readings():
     assert re.fullmatch(
         r"which fits Table 1 best of 2 readings \(misfit [\d.]+, to the letter [\d.]+\)", fit([held(0.0, 0.2)])
     )
-    assert fit([held(0.2, 0.0)]).startswith("which comes 2. by its fit to Table 1 of 2 readings")
+    assert fit([held(0.2, 0.0)]).startswith("which is number 2 of 2 readings by its fit to Table 1")
     assert fit([letter()]) == ""
     assert fit([held(0.0, 0.2)]) in told(held(0.0, 0.2), letter())["In which reading"]
     assert fit([held(0.0, 0.2)]) in why_it_changed([held(0.0, 0.2)])

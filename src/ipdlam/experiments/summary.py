@@ -201,9 +201,11 @@ def fit(contents: Sequence[Content]) -> str:
         totals = {row["reading"]: row["total"] for row in shown}
         if {chosen, letter} <= set(totals):
             place = 1 + sum(value < totals[chosen] for value in totals.values())
-            best = "which fits Table 1 best" if place == 1 else f"which comes {place}. by its fit to Table 1"
-            misfits = f"misfit {totals[chosen]:.1f}, to the letter {totals[letter]:.1f}"
-            return f"{best} of {counted(len(totals), 'reading')} ({misfits})"
+            tried = counted(len(totals), "reading")
+            fits = (
+                f"fits Table 1 best of {tried}" if place == 1 else f"is number {place} of {tried} by its fit to Table 1"
+            )
+            return f"which {fits} (misfit {totals[chosen]:.1f}, to the letter {totals[letter]:.1f})"
     return ""
 
 
