@@ -20,7 +20,8 @@ from ipdlam.comparison import title
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.base import Column
 from ipdlam.experiments.claims import FAILS, HOLDS, PARTLY, UNMEASURED
-from ipdlam.experiments.contents import load_contents, verdicts
+from ipdlam.experiments.contents import base_name, load_contents, reading_label, verdicts
+from ipdlam.experiments.decay import PLAIN
 from ipdlam.experiments.report import verdict_markdown
 from ipdlam.experiments.tables import Table, cell, markdown
 
@@ -137,9 +138,10 @@ def numbers_table() -> list[str]:
     """What the runs at the size of the paper reach."""
     rows: dict[str, dict] = {}
     for content in load_contents(ROOT / "results"):
-        if content.scale == "paper" and content.experiment.name in ("table1", "fig1", "fig3", "decay"):
+        if content.scale == "paper" and base_name(content.experiment.name) in ("table1", "fig1", "fig3", "decay"):
+            reading = {} if content.reading is None else {"reading": reading_label(content.reading)}
             for row in content.data["means"]:
-                rows.setdefault(row["run"], {}).update(row)
+                rows.setdefault(row["run"], {}).update({**row, **reading})
     cells = tuple(tuple(cell(column, {**row, "title": method(row)}) for column in NUMBERS) for row in rows.values())
     headings, numeric = zip(*((column.heading, column.kind != "text") for column in NUMBERS), strict=True)
     return markdown(Table(headings, cells, numeric)).rstrip("\n").split("\n")
@@ -148,7 +150,11 @@ def numbers_table() -> list[str]:
 def method(row: dict) -> str:
     """A run in a few words."""
     if row["method"] == "ipdlam":
-        return f"iPDLAM, inertia {row.get('inertia', 0.7)}, {row.get('variant', 'as in the paper')}"
+        variant = row.get("variant", PLAIN)
+        kind = row.get("reading", PLAIN) if variant == PLAIN else variant
+        return f"iPDLAM, inertia {row.get('inertia', 0.7)}, {kind}"
+    if row["method"] == "dlam":
+        return f"{title('dlam')}, {row['reading']}"
     rate = row.get("learning_rate")
     return title(row["method"]) + (f", rate {rate}" if rate else "")
 

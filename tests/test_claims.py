@@ -166,6 +166,7 @@ def test_a_claim_without_runs_is_named_with_what_is_said(name, scale):
     claims = EXPERIMENTS[name].claims([], scale)
     assert {(claim.verdict, claim.ours) for claim in claims} <= {("not measured", NOT_RUN)}
     assert all(claim.paper for claim in claims)
+    assert all(re.fullmatch(r"[A-Z1].{20,}\.", claim.rule) for claim in claims)  # a plain sentence, or some
     assert claims or (name, scale) == ("bcd", "small")  # whose authors' network is another
     assert len({claim.claim for claim in claims}) == len(claims)
 
@@ -173,11 +174,22 @@ def test_a_claim_without_runs_is_named_with_what_is_said(name, scale):
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*-small.json")), ids=lambda path: path.stem)
 def test_claims_are_the_same_with_runs_and_without(path):
     content = json.loads(path.read_text())
-    said = [
-        (claim.claim, claim.paper, claim.source) for claim in EXPERIMENTS[content["experiment"]].claims([], "small")
-    ]
+    fields = ("claim", "paper", "source", "rule")
+    said = [dataclasses.asdict(claim) for claim in EXPERIMENTS[content["experiment"]].claims([], "small")]
     judged = [claim for claim in content["claims"] if claim["verdict"] != "no claim"]
-    assert [(claim["claim"], claim["paper"], claim["source"]) for claim in judged] == said
+    assert [[claim[field] for field in fields] for claim in judged] == [
+        [claim[field] for field in fields] for claim in said
+    ]
+
+
+def test_a_rule_says_what_a_tie_is():
+    """94.6 % against 94.7 % does not hold, and must not look like an error."""
+    rows = [row(method="dlam", inertia=None, best_test_accuracy=0.946), row(inertia=0.7, best_test_accuracy=0.947)]
+    claim = next(claim for claim in made("fig1", *rows) if "at its best" in claim.claim)
+    assert (claim.ours, claim.verdict) == ("DLAM 94.6 %; inertia 0.7: 94.7 %", "does not hold")
+    assert claim.rule.startswith(
+        "Higher means by more than half a point: 94.6 % against 94.7 % is a tie, and a tie does"
+    )
 
 
 def at_paper_size(*rows):

@@ -56,7 +56,7 @@ def test_an_experiment_leaves_rows_a_verdict_and_a_picture(made, name):
     assert content == json.loads(json.dumps(contents[name]))
     assert list(content["digests"]) == [row["run"] for row in content["rows"]]
     assert content["claims"] or name == "bcd"  # whose authors have another network
-    assert {claim["verdict"] for claim in content["claims"]} <= {"not measured"}  # digits say nothing of the paper
+    assert {claim["verdict"] for claim in content["claims"]} <= {"not judged"}  # digits say nothing of the paper
     assert (folder / f"{name}-smoke.png").read_bytes().startswith(b"\x89PNG")
     runs = all_runs(EXPERIMENTS[name], "smoke", 1)
     assert [row["run"] for row in content["rows"]] == [spec.key for spec in runs]

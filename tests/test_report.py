@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -20,15 +21,28 @@ from ipdlam.cli import app
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, contents
-from ipdlam.experiments.claims import FAILS, HOLDS, NOT_RUN, OPEN, PAPER, PARTLY, QUESTION, READING, UNMEASURED
-from ipdlam.experiments.contents import counted, counts, environments, load_contents, verdicts
+from ipdlam.experiments.claims import (
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    OPEN,
+    PAPER,
+    PARTLY,
+    QUESTION,
+    READING,
+    UNJUDGED,
+    UNMEASURED,
+)
+from ipdlam.experiments.contents import counted, counts, environments, grouped, load_contents, verdicts
 from ipdlam.experiments.make import make
+from ipdlam.experiments.overview import overview_picture, table_overview
 from ipdlam.experiments.page import LONG_TABLE, cell_kinds, header, report_html
 from ipdlam.experiments.report import report_markdown, verdict_markdown, write_report
 from ipdlam.experiments.runner import Store
 from ipdlam.experiments.tables import Table, claim_table
 
 NAMES = ("table1", "fig1", "order")
+REPORT = Path(__file__).parents[1] / "results" / "report.html"
 VOID = {"meta", "img", "input", "br", "hr", "link"}
 HOSTILE = '<script>alert("1")</script> & <img src=x onerror=alert(2)> | "quoted"'
 
@@ -90,7 +104,7 @@ def judged(content, *words):
 
 
 def judged_claim(claim, verdict, source=PAPER, ours="1"):
-    return {"claim": claim, "paper": "", "ours": ours, "verdict": verdict, "source": source}
+    return {"claim": claim, "paper": "", "ours": ours, "verdict": verdict, "source": source, "rule": "A rule."}
 
 
 class Page(HTMLParser):
@@ -137,7 +151,7 @@ def test_everything_that_was_measured_is_on_the_page(loaded):
     assert [content.experiment.name for content in loaded] == list(NAMES)
     for content in loaded:
         for claim in content.claims:
-            for part in claim_table([claim]).rows[0]:
+            for part in (*claim_table([claim]).rows[0], claim["rule"]):
                 assert (
                     page.text.count(" ".join(part.split())) >= 2 or not part
                 )  # among all verdicts, and in its section
@@ -205,7 +219,7 @@ def test_pictures_are_inside_and_said_in_words(smoke, loaded):
 
 
 def test_text_is_text(loaded):
-    claims = [dict.fromkeys(("claim", "paper", "ours", "source"), HOSTILE) | {"verdict": HOLDS}]
+    claims = [dict.fromkeys(("claim", "paper", "ours", "source", "rule"), HOSTILE) | {"verdict": HOLDS}]
     means = [{**row, "data": HOSTILE, "name": HOSTILE} for row in loaded[1].data["means"]]
     rows = [{**row, "environment": {**row["environment"], "processor": HOSTILE}} for row in loaded[1].data["rows"]]
     content = dataclasses.replace(
@@ -221,21 +235,21 @@ def test_text_is_text(loaded):
     written = report_markdown([content], content.picture.parent)
     assert "<" not in re.sub("`[^`]*`", "", written.removeprefix("<!--"))  # code shows it as it is
     for line in verdict_markdown([content]).splitlines():
-        assert len(re.findall(r"(?<!\\)\|", line)) == 7
+        assert len(re.findall(r"(?<!\\)\|", line)) == 5
 
 
 def test_verdicts_are_counted(loaded):
     first = judged(loaded[0], HOLDS, HOLDS, PARTLY, FAILS, OPEN)
     second = dataclasses.replace(judged(loaded[1], HOLDS, FAILS), scale="paper")
     assert counted([first, second]) == [
-        "paper scale, the paper: holds: 1, does not hold: 1",
-        "smoke scale, the paper: holds: 2, holds partly: 1, does not hold: 1",
-        "smoke scale, others, our readings and questions: no claim: 1",
+        "chosen reading, paper scale, the paper: holds: 1, does not hold: 1",
+        "chosen reading, smoke scale, the paper: holds: 2, holds partly: 1, does not hold: 1",
+        "chosen reading, smoke scale, others, our readings and questions: no claim: 1",
     ]
-    assert counted([judged(loaded[0], UNMEASURED)]) == ["smoke scale, the paper: not measured: 1"]
+    assert counted([judged(loaded[0], UNMEASURED)]) == ["chosen reading, smoke scale, the paper: not measured: 1"]
     table = counts([first, second])
-    assert table.headings == ("scale", "said by", HOLDS, PARTLY, FAILS, OPEN)
-    assert table.rows[0] == ("paper", "the paper", "1", "0", "1", "0")
+    assert table.headings == ("reading", "scale", "said by", HOLDS, PARTLY, FAILS, OPEN)
+    assert table.rows[0] == ("chosen reading", "paper", "the paper", "1", "0", "1", "0")
     page = Page(report_html([first, second]))
     labels = [found["class"] for found in page.all("span") if "label" in found.get("class", "")]
     for kind, count in (("holds", 3), ("holds-partly", 1), ("does-not-hold", 2), ("no-claim", 1)):
@@ -248,10 +262,60 @@ def test_what_others_say_is_not_counted_as_the_papers(loaded):
     claims = [judged_claim("its own", HOLDS), judged_claim("like it", FAILS, READING), judged_claim("else", HOLDS, "Z")]
     content = changed(loaded[0], claims=claims)
     assert counted([content]) == [
-        "smoke scale, the paper: holds: 1",
-        "smoke scale, others, our readings and questions: holds: 1, does not hold: 1",
+        "chosen reading, smoke scale, the paper: holds: 1",
+        "chosen reading, smoke scale, others, our readings and questions: holds: 1, does not hold: 1",
     ]
-    assert "| like it (our reading) | - | 1 |" in verdict_markdown([content])
+    assert "| **like it (our reading)** | table1 | Rule: A rule. |  |\n| chosen reading |" in verdict_markdown(
+        [content]
+    )
+
+
+def test_a_claim_stands_once_with_a_row_for_each_reading_and_scale(loaded):
+    def content(name, scale, *verdicts):
+        claims = [judged_claim(f"claim {k}", word, ours=f"{name} {scale} {k}") for k, word in enumerate(verdicts)]
+        return changed(dataclasses.replace(loaded[0], experiment=EXPERIMENTS[name], scale=scale), claims=claims)
+
+    contents = [
+        content("table1", "paper", HOLDS),
+        content("table1", "small", HOLDS, PARTLY),
+        content("fig1", "small", HOLDS),
+        content("table1-letter", "small", FAILS, FAILS),
+    ]
+    groups = {(group.experiment, group.claim["claim"]): group.verdicts for group in grouped(contents)}
+    found = [(each.experiment, each.scale, each.claim["verdict"]) for each in groups["table1", "claim 0"]]
+    assert found == [("table1", "paper", HOLDS), ("table1", "small", HOLDS), ("table1-letter", "small", FAILS)]
+    assert [each.experiment for each in groups["fig1", "claim 0"]] == ["fig1"]  # the same words of another experiment
+    assert {each.claim["ours"] for each in groups["fig2", "The algorithm is insensitive to delta"]} == {
+        "not run; ipdlam reproduce fig2 --scale small"  # once: nobody needs to run the letter
+    }
+    lines = verdict_markdown(contents).splitlines()
+    start = lines.index("| **claim 0** | table1 | Rule: A rule. |  |")
+    assert lines[start + 1 : start + 5] == [
+        "| chosen reading | paper | table1 paper 0 | holds |",
+        "| chosen reading | small | table1 small 0 | holds |",
+        "| to the letter | small | table1-letter small 0 | does not hold |",
+        "| **claim 1** | table1 | Rule: A rule. |  |",
+    ]
+    text = Page(report_html(contents)).text
+    places = [
+        text.index(words) for words in ("claim 0 Rule: A rule.", "table1 paper 0", "table1-letter small 0", "claim 1")
+    ]
+    assert places == sorted(places)
+
+
+def test_what_we_reported_before_comes_last_with_a_reason(loaded):
+    letter = dataclasses.replace(loaded[0], experiment=EXPERIMENTS["table1-letter"], scale="small")
+    chosen = dataclasses.replace(loaded[0], scale="small")
+    heading = "What we reported before, and why it changed"
+    for text in (Page(report_html([chosen, letter])).text, report_markdown([chosen, letter], chosen.picture.parent)):
+        assert text.index(EXPERIMENTS["table1"].about) < text.index(heading) < text.index("Our earlier reports read")
+        assert text.index("Our earlier reports read") < text.index(letter.experiment.about)
+    assert heading not in Page(report_html([chosen])).text
+
+
+def test_smoke_runs_judge_nothing(loaded):
+    assert {claim["verdict"] for content in loaded for claim in content.claims} == {UNJUDGED}
+    assert "not measured" not in Page(report_html(loaded)).text.split("Glossary")[0]
 
 
 def test_a_claim_is_listed_where_it_was_measured_or_once(loaded):
@@ -302,9 +366,10 @@ def test_long_tables_are_folded(loaded):
     rows = loaded[0].data["means"]
     longest = changed(loaded[0], means=(rows * 9)[:LONG_TABLE])
     longer = changed(loaded[0], means=(rows * 9)[: LONG_TABLE + 1])
-    assert Page(report_html([longest])).all("details") == []
+    folded = {"class": "results"}
+    assert folded not in Page(report_html([longest])).all("details")
     page = Page(report_html([longer]))
-    assert page.all("details") == [{}]
+    assert page.all("details").count(folded) == 1
     assert f"Results, {LONG_TABLE + 1} rows" in page.text
 
 
@@ -359,15 +424,17 @@ def test_the_markdown_holds_the_same(scaled):
     text = report_markdown(found, scaled.parent / "elsewhere")
     table = verdict_markdown(found)
     assert table in text
-    assert table.count("\n") == 2 + len(verdicts(found))
+    groups = grouped(found)
+    assert table.count("\n") == 2 + len(groups) + sum(len(group.verdicts) for group in groups)
     for content in found:
         assert f"`{content.data['command']}`" in text
         for claim in content.claims:
             cells = " | ".join(cell or "-" for cell in claim_table([claim]).rows[0])
             assert f"| {cells} |" in text
             part = "" if content.part is None else f" ({content.part})"
-            start = f"| {content.experiment.name} | {content.scale}{part} |"
-            assert claim["verdict"] == UNMEASURED or f"{start} {cells} |" in table
+            row = f"| chosen reading | {content.scale}{part} | {claim['ours']} | {claim['verdict']} |"
+            assert claim["verdict"] == UNMEASURED or row in table
+            assert f"Rule: {claim['rule']} |" in table or not claim["rule"]
     links = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
     assert links == [f"../{scaled.name.replace(' ', '%20')}/{content.key}.png" for content in found]
     assert "| DLAM |" in text
@@ -378,7 +445,7 @@ def test_the_command_writes_both_files(results, monkeypatch):
     answer = CliRunner().invoke(app, ["report"], catch_exceptions=False)
     assert answer.exit_code == 0
     assert answer.output.splitlines()[-1] == "results/report.html, results/report.md"
-    assert answer.output.startswith("smoke scale, the paper: ")
+    assert answer.output.startswith("chosen reading, smoke scale, the paper: not judged: ")
     assert (results / "report.html").read_text() == report_html(load_contents(results))
     assert "](table1-smoke.png)" in (results / "report.md").read_text()
     elsewhere = results.parent / "page.html"
@@ -519,9 +586,11 @@ def page(scaled, loaded, tmp_path_factory):
     """A page with everything that is hard to lay out: both scales, all verdicts, long tables and longer words."""
     worst = judged(loaded[0], HOLDS, PARTLY, FAILS, UNMEASURED, OPEN)
     worst.claims[0].update(claim="many words " * 40, paper="x" * 200, ours="8.25 % " * 30)
-    wide = changed(worst, means=worst.data["means"] * 10, command=worst.data["command"] + " --only " + "y" * 200)
+    means = [{**row, "data": "mnist"} for row in worst.data["means"]] * 10
+    wide = changed(worst, means=means, command=worst.data["command"] + " --only " + "y" * 200)
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(report_html([dataclasses.replace(wide, scale="small"), *load_contents(scaled)]))
+    contents = [dataclasses.replace(wide, scale="small"), *load_contents(scaled)]
+    path.write_text(report_html(contents, overview_picture(table_overview(contents), path.with_suffix(".png"))))
     return path
 
 
@@ -532,7 +601,7 @@ def test_a_browser_shows_the_page(chromium, page, screen, dark):
     chromium.open(page, *screen, dark=dark)
     assert chromium.complaints == []
     widths = chromium.evaluate(IMAGES)
-    assert len(widths) == 4
+    assert len(widths) == 5
     assert min(widths) > 500
     assert chromium.evaluate("innerWidth") == screen[0]
     assert chromium.evaluate(OVERFLOW) == 0
@@ -557,7 +626,8 @@ def brightness(colour):
 def test_long_tables_can_be_used(chromium, page, screen):
     chromium.open(page, *screen)
     chromium.evaluate("""
-        var fold = document.querySelector("details"), box = fold.querySelector(".box");
+        var fold = document.querySelector("details.results"), box = fold.querySelector(".box");
+        fold.parentElement.closest("details").open = true;
         var closed = box.getBoundingClientRect().height;
         fold.open = true; box.scrollTop = 500;
     """)
@@ -594,9 +664,27 @@ def test_paper_shows_what_is_folded(chromium, page):
     chromium.open(page, 800, 1100, media="print")
     assert chromium.complaints == []
     assert chromium.evaluate("document.querySelector('details').open") is False
-    height = "document.querySelector('details .box').getBoundingClientRect().height"
+    height = "document.querySelector('details.results .box').getBoundingClientRect().height"
     assert chromium.evaluate(height) > 1100
     assert chromium.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+
+
+@needs_browser
+def test_a_link_unfolds_the_section_it_leads_to(chromium, page):
+    chromium.open(page, 1400, 900)
+    chromium.evaluate("var place = document.getElementById('order-paper'), fold = place.closest('details')")
+    assert chromium.evaluate("[fold.open, place.checkVisibility()]") == [False, False]
+    chromium.evaluate("document.querySelector('.verdicts a[href=\"#order-paper\"]').click()")
+    chromium.evaluate("new Promise(done => setTimeout(done, 100))")
+    assert chromium.evaluate("[fold.open, place.checkVisibility()]") == [True, True]
+    assert -1 < chromium.evaluate("place.getBoundingClientRect().top") < 900
+
+
+@needs_browser
+@pytest.mark.skipif(not REPORT.exists(), reason="there is no results/ here, as in a source distribution")
+def test_the_report_of_our_results_is_short_when_it_is_opened(chromium):
+    chromium.open(REPORT, 1400, 900)
+    assert chromium.evaluate("document.documentElement.scrollHeight") < 15 * 900
 
 
 @needs_browser

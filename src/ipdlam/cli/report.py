@@ -20,7 +20,7 @@ def report(
     """Put all results on one page: the paper's claims with verdicts, pictures, tables and commands.
 
     Every result is first checked against its stored runs. The page is one file that needs no network; the same stands
-    in a Markdown file beside it. An earlier report is replaced.
+    in a Markdown file beside it, with the picture that opens both as a PNG file. An earlier report is replaced.
 
     Examples:
 
@@ -34,8 +34,8 @@ def report(
     from ipdlam.experiments.report import write_report
 
     page = folder / "report.html" if output is None else output
-    contents, beside = write_report(folder, page)
+    contents, written = write_report(folder, page)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for line in counted(contents):
         console.print(line)
-    console.print(f"{page}, {beside}")
+    console.print(", ".join(map(str, written)))

@@ -45,8 +45,9 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
         "1500 after 50 iterations"
     )
     released = f"{percent(low)} to {percent(high)}"
+    rule = "It holds if the test accuracy after the last iteration lies in the released range, which is taken as it is."
     if mine is None:
-        return [unmeasured(claim, released, AUTHORS)]
+        return [unmeasured(claim, released, AUTHORS, rule=rule)]
     return [
         Claim(
             claim,
@@ -54,6 +55,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
             f"{said(mine, 'test_accuracy')} with hidden layers of {', '.join(map(str, mine['hidden']))}",
             judged([certain(mine, "test_accuracy", lambda value: low <= (value or 0.0) <= high)]),
             AUTHORS,
+            rule=rule,
         )
     ]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 HOLDS, PARTLY, FAILS, UNMEASURED, OPEN = "holds", "holds partly", "does not hold", "not measured", "no claim"
+UNJUDGED = "not judged"  # what smoke runs cannot judge
 
 CLEAR = (
     0.005  # accuracies that differ by less are called equal: 10000 test samples leave an error of 0.3 points at 90 %
@@ -18,6 +19,10 @@ LEARNED = 0.2  # more than this is more than guessing among ten classes
 NOT_RUN = "not run"
 PAPER, READING = "the paper", "our reading"  # who says it; a reading goes on from what the paper says
 QUESTION = "a question of ours"
+# Ends and parts of rules.
+TIE = "Higher means by more than half a point: 94.6 % against 94.7 % is a tie, and a tie does not count as higher."
+PARTS = "It holds if all of this is found, and partly if some is."
+FIRST = "If one evaluation finds both there, and not every iteration was evaluated, neither is known to be faster."
 KNOWN = "_known"  # the end of the name of a mean: how many seeds have a value, where not all do
 
 Row = Mapping[str, Any]
@@ -32,16 +37,17 @@ class Claim:
     ours: str
     verdict: str
     source: str = PAPER
+    rule: str = field(kw_only=True)  # how the verdict is reached, in a plain sentence or two
 
 
-def unmeasured(claim: str, paper: str, source: str = PAPER) -> Claim:
+def unmeasured(claim: str, paper: str, source: str = PAPER, *, rule: str) -> Claim:
     """A claim for which the runs are not there."""
-    return Claim(claim, paper, NOT_RUN, UNMEASURED, source)
+    return Claim(claim, paper, NOT_RUN, UNMEASURED, source, rule=rule)
 
 
 def question(words: str, ours: str, paper: str = "") -> Claim:
     """Something that the paper leaves open, and what was found."""
-    return Claim(words, paper, ours, OPEN, QUESTION)
+    return Claim(words, paper, ours, OPEN, QUESTION, rule="")
 
 
 def judged(tests: Sequence[bool | None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import struct
 import zlib
@@ -16,7 +17,7 @@ from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.base import Experiment, Panel
-from ipdlam.experiments.claims import FAILS, HOLDS, NOT_RUN, OPEN, PAPER, PARTLY, UNMEASURED
+from ipdlam.experiments.claims import FAILS, HOLDS, NOT_RUN, OPEN, PAPER, PARTLY, UNJUDGED, UNMEASURED
 from ipdlam.experiments.make import (
     DRAWN,
     NAMES,
@@ -28,12 +29,13 @@ from ipdlam.experiments.make import (
     elsewhere,
 )
 from ipdlam.experiments.runner import Store
+from ipdlam.experiments.setup import CHOSEN, LETTER, Reading
 from ipdlam.experiments.tables import Table, result_table
 
 SHOWN_SCALES = ("paper", "small")
 WARM_UP = "smoke"  # shown where there is nothing else
 OTHERS = "others, our readings and questions"
-VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED, OPEN)
+VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED, UNJUDGED, OPEN)
 LONGEST_LIST = 12  # names of lines in the words for a picture
 
 PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
@@ -76,10 +78,8 @@ class Content:
         return None if made == declared else f"{made} of {declared} runs"
 
     @property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the picture."""
-        width, height = struct.unpack(">II", self.image[16:24])
-        return width, height
+    def reading(self) -> Reading | None:
+        return reading_of(self.experiment.name)
 
 
 def load_contents(folder: Path) -> list[Content]:
@@ -152,6 +152,23 @@ def misfit(data: object, name: str, scale: str) -> str | None:
     return None
 
 
+def reading_of(name: str) -> Reading | None:
+    """The reading of the paper that an experiment is made in; None where it has settings of its own."""
+    if name.endswith(LETTER.suffix):
+        return LETTER
+    return CHOSEN if f"{name}{LETTER.suffix}" in EXPERIMENTS else None
+
+
+def base_name(name: str) -> str:
+    """The name of an experiment, whatever the reading."""
+    return name.removesuffix(LETTER.suffix)
+
+
+def reading_label(reading: Reading | None) -> str:
+    """A reading in the rows of a table."""
+    return "its own settings" if reading is None else "chosen reading" if reading == CHOSEN else "to the letter"
+
+
 def read_picture(path: Path, digest: str, remedy: str) -> bytes:
     """A PNG file, whole, that shows what has this digest."""
     try:
@@ -166,6 +183,12 @@ def read_picture(path: Path, digest: str, remedy: str) -> bytes:
     if shown != digest:
         raise CheckpointError(f"the picture {path} does not show the runs of its experiment; {remedy}")
     return image
+
+
+def picture_size(image: bytes) -> tuple[int, int]:
+    """Width and height of a PNG file."""
+    width, height = struct.unpack(">II", image[16:24])
+    return width, height
 
 
 def png_texts(image: bytes) -> dict[str, str]:
@@ -218,6 +241,35 @@ class Verdict:
     key: str | None  # of its place in the report, where the experiment was made
     claim: Mapping[str, str]
 
+    @property
+    def reading(self) -> Reading | None:
+        return reading_of(self.experiment)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A claim, and what became of it in each reading and at each scale."""
+
+    experiment: str  # its name without that of the reading
+    claim: Mapping[str, str]  # of any of the verdicts: claim, paper, source and rule are the same in all
+    verdicts: Sequence[Verdict]
+
+
+def grouped(contents: Sequence[Content]) -> list[Group]:
+    """All verdicts, those on one claim together: the chosen reading first, then the letter, large scales first.
+
+    That the letter was not run is not worth a line where anything else is known of the claim.
+    """
+    found: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in verdicts(contents):
+        found.setdefault((base_name(verdict.experiment), verdict.claim["claim"]), []).append(verdict)
+    places = {name: place for place, name in enumerate(EXPERIMENTS)}
+    groups = []
+    for (name, _), mine in sorted(found.items(), key=lambda item: places[item[0][0]]):
+        told = [each for each in mine if each.reading != LETTER or not each.claim["ours"].startswith(NOT_RUN)]
+        groups.append(Group(name, mine[0].claim, told or mine))
+    return groups
+
 
 def verdicts(contents: Sequence[Content]) -> list[Verdict]:
     """Every claim of every experiment, made or not. What was run at no scale is named once, at the cheapest."""
@@ -249,30 +301,33 @@ def not_run(experiment: Experiment, known: Set[str]) -> list[Verdict]:
 
 
 def counts(contents: Sequence[Content]) -> Table:
-    """How many claims got which verdict, for each scale; the paper's own are not mixed with what others say.
+    """How many claims got which verdict, for each reading and scale; the paper's own are counted apart.
 
     What is no judgement is counted only where there is such.
     """
-    found: dict[tuple[str, str], Counter[str]] = {}
+    found: dict[tuple[str, str, str], Counter[str]] = {}
     for verdict in verdicts(contents):
         said_by = PAPER if verdict.claim["source"] == PAPER else OTHERS
-        found.setdefault((verdict.scale, said_by), Counter())[verdict.claim["verdict"]] += 1
+        found.setdefault((reading_label(verdict.reading), verdict.scale, said_by), Counter())[
+            verdict.claim["verdict"]
+        ] += 1
     everywhere = sum(found.values(), Counter())
     words = [word for word in VERDICTS if word in VERDICTS[:3] or everywhere[word]]
-    order = [(scale, said_by) for scale in (*SHOWN_SCALES, WARM_UP) for said_by in (PAPER, OTHERS)]
+    readings = map(reading_label, (CHOSEN, None, LETTER))
+    order = list(itertools.product(readings, (*SHOWN_SCALES, WARM_UP), (PAPER, OTHERS)))
     rows = tuple((*key, *(str(found[key][word]) for word in words)) for key in order if key in found)
-    return Table(("scale", "said by", *words), rows, (False, False, *(True for _ in words)))
+    return Table(("reading", "scale", "said by", *words), rows, (False, False, False, *(True for _ in words)))
 
 
 def counted(contents: Sequence[Content]) -> list[str]:
-    """The counts in words, a line for each scale and who says it."""
+    """The counts in words, a line for each reading, each scale and who says it."""
     table = counts(contents)
     lines = []
-    for scale, said_by, *numbers in table.rows:
+    for reading, scale, said_by, *numbers in table.rows:
         words = ", ".join(
-            f"{word}: {number}" for word, number in zip(table.headings[2:], numbers, strict=True) if number != "0"
+            f"{word}: {number}" for word, number in zip(table.headings[3:], numbers, strict=True) if number != "0"
         )
-        lines.append(f"{scale} scale, {said_by}: {words}")
+        lines.append(f"{reading}, {scale} scale, {said_by}: {words}")
     return lines
 
 

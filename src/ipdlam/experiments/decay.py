@@ -89,8 +89,12 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     at = {row["variant"]: row for row in table}
     claim = "What is minimised measures progress: while the gaps close, the network gets better"
     paper = "objective and accuracy shown side by side, both improving"
+    rule = (
+        "Where the gaps have closed, the last iterate has to be more than half a point better than the first that was "
+        "evaluated, and at most half a point below the best. With gaps that did not close there is nothing to judge."
+    )
     if PLAIN not in at:
-        return [unmeasured(claim, paper, READING)]
+        return [unmeasured(claim, paper, READING, rule=rule)]
     shown = at.get(CONSTANT, at[PLAIN])  # Phi grows with rho, if that does; the gaps do not
     falls = shown["decay"] is not None and lower(shown["gaps"], shown["gaps_at_first"])
     better = falls and shown["decay"] <= CLEAR and ahead(shown["test_accuracy"], shown["first_test_accuracy"])
@@ -106,6 +110,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
             f"{said(shown, 'objective', number)}",
             UNMEASURED if not falls else HOLDS if better else FAILS,
             READING,
+            rule=rule,
         )
     ]
     cures = (

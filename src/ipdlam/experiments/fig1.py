@@ -19,9 +19,11 @@ from ipdlam.experiments.base import (
 )
 from ipdlam.experiments.claims import (
     FAILS,
+    FIRST,
     HOLDS,
     PAPER,
     READING,
+    TIE,
     UNMEASURED,
     Claim,
     Row,
@@ -51,15 +53,18 @@ class Lead(NamedTuple):
     key: str
     show: Callable[[float | None], str]
     better: Callable[[Row, Row, str], bool | None]  # of the two runs, in what has the key
+    rule: str
     source: str = PAPER
 
 
+SMALLER = "Phi is compared after the last iteration; any smaller number is smaller."
+SOONER = f"The iteration of the best test accuracy is compared. {FIRST}"
 LEADS = (
-    Lead("a smaller objective", "objective", number, partial(compared, lower)),
-    Lead("a higher training accuracy at the end", "train_accuracy", percent, partial(compared, ahead)),
-    Lead("a higher test accuracy at the end", "test_accuracy", percent, partial(compared, ahead)),
-    Lead("a higher test accuracy at its best", "best_test_accuracy", percent, partial(compared, ahead), READING),
-    Lead("its best in fewer iterations", "best_iteration", number, earlier, READING),
+    Lead("a smaller objective", "objective", number, partial(compared, lower), SMALLER),
+    Lead("a higher training accuracy at the end", "train_accuracy", percent, partial(compared, ahead), TIE),
+    Lead("a higher test accuracy at the end", "test_accuracy", percent, partial(compared, ahead), TIE),
+    Lead("a higher test accuracy at its best", "best_test_accuracy", percent, partial(compared, ahead), TIE, READING),
+    Lead("its best in fewer iterations", "best_iteration", number, earlier, SOONER, READING),
 )
 
 
@@ -123,8 +128,9 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
 def comparison(claim: str, lead: Lead, base: Row | None, others: Sequence[Row]) -> Claim:
     """Whether it is so for every inertia; of one that was not run it is not known."""
     paper, key, show = "so for inertia 0.2, 0.5 and 0.7", lead.key, lead.show
+    rule = f"{lead.rule} It holds if it is so for all three inertias, and partly if for some."
     if base is None or not others:
-        return unmeasured(claim, paper, lead.source)
+        return unmeasured(claim, paper, lead.source, rule=rule)
     words = (f"{row['inertia']}: {said(row, key, show)}" for row in others)
     missing = [None] * (len(INERTIAS) - len(others))
     return Claim(
@@ -134,6 +140,7 @@ def comparison(claim: str, lead: Lead, base: Row | None, others: Sequence[Row]) 
         + (weighed_alike(base, others) if key == "objective" else ""),
         judged([*(lead.better(row, base, key) for row in others), *missing]),
         lead.source,
+        rule=rule,
     )
 
 
@@ -147,14 +154,15 @@ def weighed_alike(base: Row, others: Sequence[Row]) -> str:
 def not_descending(data: str, others: Sequence[Row], base: Row | None) -> Claim:
     """The paper says so of its curves; whose doing it is, inertia's or the penalty's, the experiment on that says."""
     claim, paper = f"{data}: Phi does not always descend", "not always"
+    rule = "It holds if Phi rises after some iteration with one of the three inertias."
     long_enough = [row for row in others if row["iterations"] > 1]
     if not long_enough:
-        return unmeasured(claim, paper)
+        return unmeasured(claim, paper, rule=rule)
     named = {**{f"inertia {row['inertia']}": row for row in long_enough}, **({"DLAM": base} if base else {})}
     words = (f"{name}: {row['rises']:.3g} of {row['iterations'] - 1:.3g}" for name, row in named.items())
     some = any(row["rises"] > 0 for row in long_enough)
     verdict = HOLDS if some else FAILS if len(long_enough) == len(INERTIAS) else UNMEASURED  # another one may rise
-    return Claim(claim, paper, f"iterations in which it rises, {', '.join(words)}", verdict)
+    return Claim(claim, paper, f"iterations in which it rises, {', '.join(words)}", verdict, rule=rule)
 
 
 def parts(data: str, none: Row, proximal: Row, both: Row) -> Claim:

@@ -23,10 +23,13 @@ from ipdlam.experiments.claims import (
     CLEAR,
     CLOSE,
     FAILS,
+    FIRST,
     HOLDS,
     LEARNED,
     PAPER,
+    PARTS,
     READING,
+    TIE,
     UNMEASURED,
     Claim,
     Row,
@@ -145,6 +148,7 @@ class OfAll:
     test: Callable[[Row, Row], bool | None]  # of iPDLAM and one of them
     mine: Callable[[Row], str]  # how ours begins
     theirs: Callable[[Row], str]
+    rule: str  # for one of them
 
 
 def fewer_iterations(kind: str, key: str) -> OfAll:
@@ -155,6 +159,7 @@ def fewer_iterations(kind: str, key: str) -> OfAll:
         lambda mine, row: earlier(mine, row, key),
         lambda mine: f"a point below its best after {when(mine, key)} iterations; ",
         lambda row: when(row, key),
+        f"The level is a point below the best {kind} accuracy of iPDLAM. {FIRST}",
     )
 
 
@@ -203,12 +208,14 @@ def comparisons(mine: Row | None, rivals: Rivals) -> list[Claim]:
 def of_all(said_of: OfAll, mine: Row | None, rivals: Rivals) -> Claim:
     """Whether it is so of all of them; of those that were not run it is not known."""
     claim = f"{said_of.claim} ({rivals.rates})"
+    rule = f"{said_of.rule} It holds if so against all {len(rivals.names)} optimizers, and partly if against some."
     if mine is None or not rivals.rows:
-        return unmeasured(claim, said_of.paper, rivals.source)
+        return unmeasured(claim, said_of.paper, rivals.source, rule=rule)
     missing = [None] * (len(rivals.names) - len(rivals.rows))
     words = ", ".join(f"{row['method']} {said_of.theirs(row)}" for row in rivals.rows)
     verdict = judged([*(said_of.test(mine, row) for row in rivals.rows), *missing])
-    return Claim(claim, said_of.paper, said_of.mine(mine) + words + rivals.missing, verdict, rivals.source)
+    ours = said_of.mine(mine) + words + rivals.missing
+    return Claim(claim, said_of.paper, ours, verdict, rivals.source, rule=rule)
 
 
 def led(mine: Row, row: Row) -> bool | None:
@@ -229,6 +236,8 @@ OF_ALL = (
         led,
         lambda mine: "its smallest lead in test accuracy (in training accuracy), in points, is on ",
         lambda row: f"{lead(row, 'smallest_test_lead')} ({lead(row, 'smallest_train_lead')})",
+        "Its smallest lead, in test and in training accuracy, has to be more than half a point, among the iterations "
+        "after which both were evaluated.",
     ),
     OfAll(
         "It cannot beat them on training accuracy",
@@ -236,6 +245,7 @@ OF_ALL = (
         lambda mine, row: compared(lambda ours, theirs: not ahead(ours, theirs), mine, row, "train_accuracy"),
         lambda mine: f"at the end {said(mine, 'train_accuracy')}; ",
         lambda row: said(row, "train_accuracy"),
+        "It must not end more than half a point ahead.",
     ),
     OfAll(
         "It is the fastest to be stable",
@@ -243,6 +253,7 @@ OF_ALL = (
         lambda mine, row: earlier(mine, row, "stable_iteration"),
         lambda mine: f"within a point of its end from iteration {when(mine, 'stable_iteration')} on; ",
         lambda row: when(row, "stable_iteration"),
+        f"Stable is from where the test accuracy stays within a point of the last one. {FIRST}",
     ),
     fewer_iterations("training", "train_level_iteration"),
     fewer_iterations("test", "level_iteration"),
@@ -252,8 +263,12 @@ OF_ALL = (
 def few(mine: Row | None) -> Claim:
     """Quite good parameters, early: close to its best and, at the paper's size, to the paper's accuracy."""
     claim, words = f"It learns quite good parameters in fewer than {FEW} iterations", f"fewer than {FEW}"
+    rule = (
+        f"Before iteration {FEW} the test accuracy has to be within a point of its best and, in a network of the "
+        f"paper's size, at most a point below the printed one. {PARTS}"
+    )
     if mine is None:
-        return unmeasured(claim, words)
+        return unmeasured(claim, words, rule=rule)
     paper, early = at_seven(mine["data"]), mine["test_accuracy_in_few"]
     goals = [mine["best_test_accuracy"]]
     if paper is not None and mine["hidden"] == PAPER_HIDDEN:
@@ -265,20 +280,26 @@ def few(mine: Row | None) -> Claim:
         words,
         f"{percent(early)} before iteration {FEW}; best test accuracy {at_best(mine)}",
         judged(tests),
+        rule=rule,
     )
 
 
 def not_converging(sgd: Row | None) -> Claim:
     """What the paper says of its figure: it does not converge where it learns nothing, or has not come to rest."""
     claim, paper = f"SGD fails to converge (at rate {PAPER_RATE})", "fails to converge"
+    rule = (
+        "It holds if SGD diverges, does not learn more than guessing, or still changes by more than half a point in "
+        "the last tenth of its iterations."
+    )
     if sgd is None:
-        return unmeasured(claim, paper)
+        return unmeasured(claim, paper, rule=rule)
     return Claim(
         claim,
         paper,
         f"{said(sgd, 'test_accuracy')} at the end; in the last tenth of the iterations it changes by "
         f"{lead(sgd, 'late_gain')} points",
         judged([unsettled(sgd)]),
+        rule=rule,
     )
 
 
@@ -294,8 +315,9 @@ def unsettled(row: Row) -> bool | None:
 def most(mine: Row | None, rivals: Rivals) -> Claim:
     """Something that is said of more than half of them; what was not run may leave it open."""
     claim = f"Its test accuracy at the end is better than that of most of them ({rivals.rates})"
+    rule = f"{TIE} It holds if it is higher than more than half of the {len(rivals.names)} optimizers."
     if mine is None or not rivals.rows:
-        return unmeasured(claim, "most", rivals.source)
+        return unmeasured(claim, "most", rivals.source, rule=rule)
     found = {row["method"]: compared(ahead, mine, row, "test_accuracy") for row in rivals.rows}
     beaten, unbeaten = ([method for method, test in found.items() if test is kind] for kind in (True, False))
     others = [f"{row['method']} {said(row, 'test_accuracy')}" for row in rivals.rows if row["method"] not in beaten]
@@ -308,15 +330,20 @@ def most(mine: Row | None, rivals: Rivals) -> Claim:
         + rivals.missing,
         HOLDS if len(beaten) > half else FAILS if len(unbeaten) > half else UNMEASURED,
         rivals.source,
+        rule=rule,
     )
 
 
 def rates_alike(others: Mapping[Any, Sequence[Row]], rates: Sequence[float]) -> Claim:
     """The paper tried other rates and saw nothing new; of a rate that was not run it is not known."""
     claim, paper = "Larger learning rates give similar results", "similar at 0.01 and 0.05"
+    rule = (
+        "For each optimizer the best test accuracies at all rates have to lie within one point, and so have the "
+        f"training accuracies at the end. {PARTS}"
+    )
     several = {method: rows for method, rows in others.items() if len(rows) > 1}
     if not several:
-        return unmeasured(claim, paper)
+        return unmeasured(claim, paper, rule=rule)
     words = [f"{method} {', '.join(map(at_rate, rows))}" for method, rows in several.items()]
     tests: list[bool | None] = [
         alike(rows, key) for rows in several.values() for key in ("best_test_accuracy", "train_accuracy")
@@ -324,7 +351,7 @@ def rates_alike(others: Mapping[Any, Sequence[Row]], rates: Sequence[float]) -> 
     made = sum(len(rows) for rows in several.values())
     missing = [None] * (len(RATED) * len(rates) - made)
     ours = f"best test accuracy (training accuracy at the end): {'; '.join(words)}"
-    return Claim(claim, paper, ours, judged([*tests, *missing]))
+    return Claim(claim, paper, ours, judged([*tests, *missing]), rule=rule)
 
 
 def at_rate(row: Row) -> str:

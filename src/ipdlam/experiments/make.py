@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments.base import Experiment, Panel, Results, RunResult, RunSpec
-from ipdlam.experiments.claims import KNOWN, UNMEASURED
+from ipdlam.experiments.claims import KNOWN, UNJUDGED
 from ipdlam.experiments.runner import Store
 from ipdlam.history import Record
 from ipdlam.plots import PALETTE, house_style, save
@@ -163,7 +163,7 @@ def summarise(experiment: Experiment, declared: Sequence[RunSpec], results: Resu
     means = [averaged(group) for group in groups.values()]
     claims = [dataclasses.asdict(claim) for claim in experiment.claims(comparable(list(groups.values())), scale)]
     if scale == "smoke":  # another network on other data: nothing to hold against the paper
-        claims = [{**claim, "verdict": UNMEASURED} for claim in claims]
+        claims = [{**claim, "verdict": UNJUDGED} for claim in claims]
     return {
         "title": experiment.title,
         "about": experiment.about,

@@ -7,7 +7,19 @@ from functools import partial
 from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
-from ipdlam.experiments.claims import CLOSE, FAILS, HOLDS, READING, Claim, Row, alike, judged, spread, unmeasured
+from ipdlam.experiments.claims import (
+    CLOSE,
+    FAILS,
+    HOLDS,
+    PARTS,
+    READING,
+    Claim,
+    Row,
+    alike,
+    judged,
+    spread,
+    unmeasured,
+)
 from ipdlam.experiments.setup import Reading, datasets, ipdlam
 
 ORDERS = ("reverse", "increase", "nested-reverse")
@@ -51,8 +63,9 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
 def little_impact(table: Sequence[Row]) -> Claim:
     """Accuracies are alike, whatever the order."""
     claim, paper = "The order of the updates has little impact", "little impact"
+    rule = f"The best test accuracies of the three have to lie within one point, and so have the last ones. {PARTS}"
     if len(table) < 2:
-        return unmeasured(claim, paper)
+        return unmeasured(claim, paper, rule=rule)
     keys = ("best_test_accuracy", "test_accuracy")
     best, last = ([row[key] for row in table] for key in keys)
     missing = [None] * (len(ORDERS) - len(table))
@@ -61,17 +74,20 @@ def little_impact(table: Sequence[Row]) -> Claim:
         paper,
         f"of {len(table)} orders the best test accuracies are {spread(best)}, the last ones {spread(last)}",
         judged([*(alike(table, key) for key in keys), *missing]),
+        rule=rule,
     )
 
 
 def three_orders(at: Mapping[str, Row]) -> Claim:
     """The paper lists three; that they differ in effect it does not say."""
     claim, paper = "Reverse, increase and nested reverse are three methods", "three orders"
+    rule = "It fails if Phi of reverse and of increase agree to the last digit in every iteration."
     if not {"reverse", "increase"} <= set(at):
-        return unmeasured(claim, paper, READING)
+        return unmeasured(claim, paper, READING, rule=rule)
     same = at["increase"]["same_as_reverse"]
     words = "reverse and increase are the same method, to the last digit: no block of a group reads another"
-    return Claim(claim, paper, words if same else "reverse and increase differ", FAILS if same else HOLDS, READING)
+    ours, verdict = (words, FAILS) if same else ("reverse and increase differ", HOLDS)
+    return Claim(claim, paper, ours, verdict, READING, rule=rule)
 
 
 ABOUT = (

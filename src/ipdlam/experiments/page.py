@@ -8,22 +8,34 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from ipdlam.experiments.base import START
+from ipdlam.experiments import EXPERIMENTS
+from ipdlam.experiments.claims import OPEN, PAPER
 from ipdlam.experiments.contents import (
     WARM_UP,
     Content,
+    Group,
+    Verdict,
     by_experiment,
     counted,
     environments,
+    grouped,
     missing,
-    verdicts,
+    picture_size,
+    plural,
+    reading_label,
 )
+from ipdlam.experiments.overview import TITLE as OVERVIEW_TITLE
+from ipdlam.experiments.overview import table_overview
 from ipdlam.experiments.page_style import STYLE
-from ipdlam.experiments.tables import CLAIM_HEADINGS, Table, claim_table
+from ipdlam.experiments.page_words import GLOSSARY, INTRODUCTION, READING_NOTE, TABLE_NOTE, WARNING
+from ipdlam.experiments.setup import LETTER
+from ipdlam.experiments.summary import five_sentences, why_it_changed
+from ipdlam.experiments.tables import CLAIM_HEADINGS, Table, attributed, claim_table
 
 MARK = '<meta name="generator" content="ipdlam report">'
 TITLE = "What the iPDLAM paper claims, and what was measured"
 LONG_TABLE = 30  # rows; a longer table is folded
+VERDICT_HEADINGS = ("reading", "scale", "ours", "verdict")
 GROUPS = ("paper: ", "ours: ")  # a heading that begins so begins the columns of the paper, or ours
 
 WHOLE = r'<span class="whole">\g<0></span>'  # no line breaks within it
@@ -34,93 +46,16 @@ RANGE = re.compile(r"(\S+) (\(\S+ to \S+\))")
 # Whatever slips through the escaping runs no script and loads nothing.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
-INTRODUCTION = """\
-The claims of <cite>Inertial Proximal Deep Learning Alternating Minimization for Efficient Neural Network
-Training</cite> (Qiao, Sun, Pan and Li), which introduces iPDLAM, held against runs of the library <code>ipdlam</code>.
-Every number of ours was worked out from the stored runs when this page was made, every verdict by a rule that is
-part of the library. Where the paper leaves a setting open, the section says what was taken."""
 
-WARNING = """\
-<p class="warning"><strong>Smoke runs only.</strong> A tiny network on 8 by 8 digits, for a few iterations: it shows
-that everything works and proves nothing about the paper. No claim is judged.</p>"""
-
-TABLE_NOTE = """\
-<p class="note">Accuracies in percent. <i>best test</i> is the highest of any iteration, <i>at</i> which one.
-<a href="#glossary">Glossary</a></p>"""
-
-GLOSSARY = f"""\
-<dt>scale</dt>
-<dd>paper: the network and length of the paper (two hidden layers of 1500, 200 iterations) unless the section says
-otherwise; small: the same with layers of 300, again unless the section says otherwise; smoke: a few iterations on
-digits.</dd>
-<dt>Phi (&Phi;)</dt>
-<dd>The objective that is minimised: the loss and the regulariser, plus the squared gaps between each layer and what its
-input gives, weighted by half the penalty. A small Phi says little of the network by itself. It compares runs of one
-method with one penalty: other methods minimise other functions.</dd>
-<dt>weighed at rho {START}</dt>
-<dd>Phi of the last iterate with {START} for the penalty, whatever that has grown to: it compares iterates. A run that
-kept the penalty there would end elsewhere.</dd>
-<dt>smallest lead, stable from</dt>
-<dd>By how many points of test accuracy iPDLAM is ahead where it is least so, among the first iterations after which
-both were evaluated; the iteration from which on the test accuracy stays within a point of the last one.</dd>
-<dt>level at, after seconds</dt>
-<dd>When the test accuracy is first within a point of the best that iPDLAM has.</dd>
-<dt>inertia (&alpha;, &beta;, &gamma;)</dt>
-<dd>How far an update first goes on in the direction of the last change; 0 is not at all.</dd>
-<dt>proximity (&delta;)</dt>
-<dd>The weight of the terms that keep an update near the point that inertia leads to.</dd>
-<dt>penalty (&rho;)</dt>
-<dd>The weight of the gaps in Phi. It grows by a factor each iteration, up to a bound.</dd>
-<dt>passes</dt>
-<dd>How often all samples were read in the whole run: an epoch of an optimizer is one pass, an iteration of an
-alternating method one or more.</dd>
-<dt>training, test</dt>
-<dd>The accuracy of the true forward pass after the last iteration, in percent. Brackets hold the lowest and the highest
-over the seeds of a mean.</dd>
-<dt>best test, at</dt>
-<dd>The highest test accuracy of any iteration that was evaluated (at the paper scale every fifth, at the small one
-every second or third, of most), and which one it was. The test set itself picks it, so that it is a little too
-kind to every method.</dd>
-<dt>seconds</dt>
-<dd>Of training only: the clock stops while accuracies are evaluated. They compare runs on one machine, roughly: most
-runs had one thread beside other work.</dd>
-<dt>times as fast</dt>
-<dd>To within half a point of the best test accuracy of the optimizer alone, in seconds of training; 0 is never.</dd>
-<dt>gain, in equal time</dt>
-<dd>Points of best test accuracy over the optimizer alone, with as many passes over the data, and within the time of the
-quicker of the two.</dd>
-<dt>higher, like</dt>
-<dd>Of two accuracies one is higher if it is so by more than half a point; one is like another, or like a printed one,
-within one point.</dd>
-<dt>holds</dt>
-<dd>All that the claim says was found.</dd>
-<dt>holds partly</dt>
-<dd>The claim says several things, of which some were found; the others were not found, or not measured.</dd>
-<dt>does not hold</dt>
-<dd>Nothing that the claim says was found, though some of it or all was measured.</dd>
-<dt>diverged</dt>
-<dd>A number was no longer finite. Such a run has a best iterate, but no end.</dd>
-<dt>not measured</dt>
-<dd>The runs that the claim needs are not there, or cannot speak for the paper.</dd>
-<dt>no claim</dt>
-<dd>A question that the paper leaves open: what was found, without a verdict.</dd>
-<dt>our reading</dt>
-<dd>What we take the paper to mean where it does not say it so. Readings, and what others than the paper say, are
-counted apart from its own claims.</dd>"""
-
-
-def report_html(contents: Sequence[Content]) -> str:
-    """The whole page."""
+def report_html(contents: Sequence[Content], overview: bytes | None = None) -> str:
+    """The whole page; ``overview`` is the picture of Table 1, where there is one."""
     groups = by_experiment(contents)
-    sections = "\n".join(section(group) for group in groups)
     names = "".join(
-        f'<li><a href="#{group[0].experiment.name}">{escape(group[0].experiment.title)}</a></li>' for group in groups
+        f'<li><a href="#{group[0].experiment.name}">{escape(group[0].experiment.title)}</a></li>'
+        for group in groups
+        if group[0].reading != LETTER
     )
-    summary = {
-        "claims": count_lines(contents),
-        "measured on": item_list(environments(contents)),
-        "not made yet": ", ".join(missing(contents)),
-    }
+    before = '<li><a href="#letter">What we reported before</a></li>' if any(is_letter(each) for each in groups) else ""
     return f"""\
 <!DOCTYPE html>
 <html lang="en">
@@ -136,21 +71,30 @@ def report_html(contents: Sequence[Content]) -> str:
 <header>
 <h1>{TITLE}</h1>
 {WARNING if contents[0].scale == WARM_UP else ""}
-<p>{INTRODUCTION}</p>
-{facts(summary)}
-<nav aria-label="Experiments"><ul>{names}<li><a href="#glossary">Glossary</a></li></ul></nav>
+{sentences(contents)}
+{opening_picture(contents, overview)}
+<nav aria-label="Parts of this page"><ul><li><a href="#verdicts">Verdicts</a></li>{names}{before}\
+<li><a href="#glossary">Glossary</a></li></ul></nav>
 </header>
 <main>
 <section aria-labelledby="verdicts">
 <h2 id="verdicts">Verdicts</h2>
+<p>{INTRODUCTION}</p>
+<p class="note">{READING_NOTE}</p>
+<details><summary>How many claims hold, by reading and scale</summary>
+{facts({"claims": item_list(counted(contents)), "not made yet": ", ".join(missing(contents))})}
+</details>
 {all_claims(contents)}
 </section>
-{sections}
+{experiment_sections(groups, contents)}
 <section aria-labelledby="glossary">
 <h2 id="glossary">Glossary</h2>
+<details><summary>What the words mean, and what the runs were made on</summary>
 <dl class="glossary">
 {GLOSSARY}
 </dl>
+{facts({"measured on": item_list(environments(contents))})}
+</details>
 </section>
 </main>
 </body>
@@ -158,16 +102,49 @@ def report_html(contents: Sequence[Content]) -> str:
 """
 
 
+def sentences(contents: Sequence[Content]) -> str:
+    """What the report comes to, first of all."""
+    inner = "".join(f"<dt>{escape(ask)}</dt><dd>{prose(told)}</dd>\n" for ask, told in five_sentences(contents).items())
+    return f'<dl class="sentences">\n{inner}</dl>'
+
+
+def opening_picture(contents: Sequence[Content], image: bytes | None) -> str:
+    """Our Table 1 beside the paper's."""
+    shown = table_overview(contents)
+    return "" if shown is None or image is None else figure("overview", OVERVIEW_TITLE, shown.description, image)
+
+
+def is_letter(group: Sequence[Content]) -> bool:
+    """Whether an experiment is one that we reported before."""
+    return group[0].reading == LETTER
+
+
+def experiment_sections(groups: Sequence[Sequence[Content]], contents: Sequence[Content]) -> str:
+    """All experiments, folded; the letter's come last, with why they do."""
+    parts = []
+    for title, place, letter, words in (
+        ("The experiments", "experiments", False, ""),
+        ("What we reported before, and why it changed", "letter", True, f"<p>{prose(why_it_changed(contents))}</p>"),
+    ):
+        inner = "\n".join(section(group) for group in groups if is_letter(group) == letter)
+        if inner:
+            parts.append(
+                f'<section aria-labelledby="{place}">\n<h2 id="{place}">{title}</h2>\n{words}\n{inner}\n</section>'
+            )
+    return "\n".join(parts)
+
+
 def section(group: Sequence[Content]) -> str:
-    """An experiment at all its scales."""
-    name = group[0].experiment.name
+    """An experiment at all its scales, folded. A link to its first paragraph unfolds it."""
+    experiment = group[0].experiment
+    scales = ", ".join(content.scale for content in group)
     return f"""\
-<section aria-labelledby="{name}">
-<h2 id="{name}">{escape(group[0].experiment.title)}</h2>
-<p class="about">{prose(group[0].experiment.about)}</p>
+<details class="experiment">
+<summary><h3>{escape(experiment.title)}</h3> <span class="note">{escape(scales)} scale</span></summary>
+<p class="about" id="{experiment.name}">{prose(experiment.about)}</p>
 {"".join(one_scale(content) for content in group)}
 <p class="note back"><a href="#verdicts">Back to the verdicts</a></p>
-</section>"""
+</details>"""
 
 
 def one_scale(content: Content) -> str:
@@ -181,28 +158,75 @@ def one_scale(content: Content) -> str:
     }
     judged = claims(content) or '<p class="note">No claim can be judged by these runs.</p>'
     return f"""\
-<h3 id="{content.key}">{escape(content.scale.capitalize())} scale{escape(part)}</h3>
+<h4 id="{content.key}">{escape(content.scale.capitalize())} scale{escape(part)}</h4>
 {judged}
-{figure(content)}
+{figure(content.key, f"{content.experiment.title}, {content.scale} scale", content.description, content.image)}
 {results(content)}
 {facts(told)}
 """
 
 
 def all_claims(contents: Sequence[Content]) -> str:
-    """Every claim, with a way to its section, if there is one."""
-    rows = []
-    for verdict in verdicts(contents):
-        part = "" if verdict.part is None else f' <span class="whole">({escape(verdict.part)})</span>'
-        name = escape(verdict.experiment)
-        link = name if verdict.key is None else f'<a href="#{verdict.key}">{name}</a>'
-        rows.append({"experiment": link, "scale": escape(verdict.scale) + part, **claim_cells(verdict.claim)})
-    return claim_rows("All claims", ("experiment", "scale", *CLAIM_HEADINGS), rows)
+    """Every claim once, with its verdicts: first the paper's own, then, folded, what others say and what we ask."""
+    groups = grouped(contents)
+    own = [group for group in groups if group.claim["source"] == PAPER]
+    asked = [group for group in groups if group.claim["verdict"] == OPEN]
+    others = [group for group in groups if group not in own and group not in asked]
+    found = claim_groups("What the paper claims", own)
+    for title, mine in (("Our readings, and what others say", others), ("What the paper leaves open", asked)):
+        if mine:
+            inner = claim_groups(title, mine)
+            found += f"<details><summary>{title}: {plural(len(mine), 'claim')}</summary>\n{inner}\n</details>"
+    return found
+
+
+def claim_groups(name: str, groups: Sequence[Group]) -> str:
+    """For each experiment its claims, for each claim its verdicts."""
+    found = []
+    for experiment, mine in itertools.groupby(groups, lambda group: group.experiment):
+        title = EXPERIMENTS[experiment].title
+        body = "\n".join(claim_group(group) for group in mine)
+        found.append(f"""\
+<h3>{escape(title)}</h3>
+<table class="verdicts" role="table" aria-label="{escape(name)}: {escape(title)}">
+<thead role="rowgroup"><tr role="row">{column_heads(VERDICT_HEADINGS)}</tr></thead>
+{body}
+</table>""")
+    return "\n".join(found)
+
+
+def claim_group(group: Group) -> str:
+    """A claim with what is said and the rule, and a row for each reading and scale."""
+    said = f' <span class="said">The paper: {prose(group.claim["paper"])}.</span>' if group.claim["paper"] else ""
+    rows = "\n".join(table_row(VERDICT_HEADINGS, verdict_cells(verdict)) for verdict in group.verdicts)
+    return f"""\
+<tbody role="rowgroup">
+<tr role="row" class="asked"><th role="rowheader" scope="rowgroup" colspan="{len(VERDICT_HEADINGS)}">\
+<span class="words">{prose(attributed(group.claim))}</span>{said}{rule_of(group.claim)}</th></tr>
+{rows}
+</tbody>"""
+
+
+def verdict_cells(verdict: Verdict) -> dict[str, str]:
+    """One reading at one scale, with a way to its section, if there is one."""
+    part = "" if verdict.part is None else f' <span class="whole">({escape(verdict.part)})</span>'
+    name = escape(reading_label(verdict.reading))
+    link = name if verdict.key is None else f'<a href="#{verdict.key}">{name}</a>'
+    cells = claim_cells(verdict.claim)
+    return {
+        "reading": link,
+        "scale": escape(verdict.scale) + part,
+        "ours": cells["ours"],
+        "verdict": cells["verdict"],
+    }
 
 
 def claims(content: Content) -> str:
     """The claims of one section."""
-    rows = [claim_cells(claim) for claim in content.claims]
+    rows = []
+    for claim in content.claims:
+        cells = claim_cells(claim)
+        rows.append({**cells, "ours": cells["ours"] + rule_of(claim)})
     return claim_rows(f"Claims, {content.scale} scale", CLAIM_HEADINGS, rows)
 
 
@@ -211,39 +235,49 @@ def claim_cells(claim: Mapping[str, str]) -> dict[str, str]:
     words = claim_table([claim]).rows[0]
     found = {name: prose(word) or "&ndash;" for name, word in zip(CLAIM_HEADINGS, words, strict=True)}
     kind = "-".join(claim["verdict"].split())
-    return {**found, "verdict": f'<span class="label {escape(kind)}">{found["verdict"]}</span>'}
+    label = f'<span class="label {escape(kind)}">{found["verdict"]}</span>'
+    return {**found, "verdict": label}
+
+
+def rule_of(claim: Mapping[str, str]) -> str:
+    """How the verdict is reached, in small print; a question has no rule."""
+    return f' <span class="rule">Rule: {prose(claim["rule"])}</span>' if claim["rule"] else ""
 
 
 def claim_rows(name: str, headings: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
     """A table that becomes a list on a narrow screen; the roles keep it a table for screen readers there."""
     if not rows:
         return ""
-    head = "".join(f'<th class="{each}" role="columnheader" scope="col">{each}</th>' for each in headings)
-    body = "\n".join(
-        '<tr role="row">'
-        + "".join(f'<td class="{each}" role="cell" data-label="{each}">{row[each]}</td>' for each in headings)
-        + "</tr>"
-        for row in rows
-    )
+    body = "\n".join(table_row(headings, row) for row in rows)
     return f"""\
 <table class="claims" role="table" aria-label="{escape(name)}">
-<thead role="rowgroup"><tr role="row">{head}</tr></thead>
+<thead role="rowgroup"><tr role="row">{column_heads(headings)}</tr></thead>
 <tbody role="rowgroup">
 {body}
 </tbody>
 </table>"""
 
 
-def figure(content: Content) -> str:
-    """The picture; a hidden check box, which needs no script, lays it over the page and back."""
-    width, height = content.size
-    source = "data:image/png;base64," + base64.b64encode(content.image).decode("ascii")
-    name = f"{content.experiment.title}, {content.scale} scale"
+def column_heads(headings: Sequence[str]) -> str:
+    """The heads of the columns."""
+    return "".join(f'<th class="{each}" role="columnheader" scope="col">{each}</th>' for each in headings)
+
+
+def table_row(headings: Sequence[str], row: Mapping[str, str]) -> str:
+    """One row of claims."""
+    cells = (f'<td class="{each}" role="cell" data-label="{each}">{row[each]}</td>' for each in headings)
+    return f'<tr role="row">{"".join(cells)}</tr>'
+
+
+def figure(key: str, name: str, description: str, image: bytes) -> str:
+    """A picture; a hidden check box, which needs no script, lays it over the page and back."""
+    width, height = picture_size(image)
+    source = "data:image/png;base64," + base64.b64encode(image).decode("ascii")
     return f"""\
 <figure>
-<input type="checkbox" id="enlarge-{content.key}" aria-label="Enlarge the picture: {escape(name)}">
-<label for="enlarge-{content.key}">\
-<img alt="{escape(content.description)}" width="{width}" height="{height}" src="{source}"></label>
+<input type="checkbox" id="enlarge-{key}" aria-label="Enlarge the picture: {escape(name)}">
+<label for="enlarge-{key}">\
+<img alt="{escape(description)}" width="{width}" height="{height}" src="{source}"></label>
 <figcaption class="note">Click, tap or press the space bar <span class="closed">to enlarge</span>\
 <span class="open">to go back</span>.</figcaption>
 </figure>"""
@@ -271,7 +305,7 @@ def results(content: Content) -> str:
 {TABLE_NOTE}"""
     if len(table.rows) <= LONG_TABLE:
         return box
-    return f"<details><summary>Results, {len(table.rows)} rows</summary>\n{box}\n</details>"
+    return f'<details class="results"><summary>Results, {len(table.rows)} rows</summary>\n{box}\n</details>'
 
 
 def figures(cell: str) -> str:
@@ -332,8 +366,3 @@ def prose(text: str) -> str:
     """Words, escaped, in which no line breaks before a percent sign or within a date, 1e-5 or --option."""
     whole = OPTION.sub(WHOLE, HYPHENATED.sub(WHOLE, escape(text)))
     return whole.replace(" %", "&nbsp;%")
-
-
-def count_lines(contents: Sequence[Content]) -> str:
-    """How many claims hold."""
-    return item_list(counted(contents))

@@ -26,17 +26,18 @@ body {
   background: var(--paper); color: var(--ink); font: 1.0625rem/1.55 var(--text); overflow-wrap: break-word;
 }
 p, .about { max-width: 44rem; margin: 0 0 1rem; }
-h1, h2, h3 { line-height: 1.25; margin: 0 0 .5rem; text-wrap: balance; }
+h1, h2, h3, h4 { line-height: 1.25; margin: 0 0 .5rem; text-wrap: balance; }
 h1 { font-size: 1.8rem; }
 h2 { font-size: 1.4rem; margin-top: 3.25rem; padding-top: .75rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1.1rem; margin-top: 1.75rem; }
+h4 { font-size: 1rem; margin-top: 1.5rem; }
 a { color: var(--link); text-underline-offset: .15em; text-decoration-thickness: 1px; }
 :focus-visible, figure:has(:focus-visible) img { outline: 2px solid var(--link); outline-offset: 2px; }
 .whole { white-space: nowrap; }
 .note { color: var(--soft); font: .875rem/1.5 var(--plain); }
 .warning { max-width: 44rem; border-left: 4px solid var(--half); padding: .6rem .9rem; background: var(--half-tint); }
 nav ul { list-style: none; margin: 0 0 1rem; padding: 0; display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; }
-nav, .facts, table, .label { font-family: var(--plain); }
+nav, .facts, table, .label, .rule { font-family: var(--plain); }
 nav { font-size: .9375rem; }
 
 table { border-collapse: collapse; font-size: .875rem; line-height: 1.4; font-variant-numeric: tabular-nums; }
@@ -71,9 +72,33 @@ caption { text-align: left; color: var(--soft); padding-bottom: .35rem; }
 summary { cursor: pointer; font: .9375rem/1.5 var(--plain); padding: .3rem 0; color: var(--link); }
 details { margin-bottom: 1rem; }
 
-.claims { width: 100%; margin-bottom: 1.25rem; }
-.claims td { overflow-wrap: anywhere; }
-.claims th { color: var(--soft); font-weight: 400; }
+.sentences {
+  display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .45rem 1.1rem; margin: 1rem 0 1.5rem;
+  padding: .9rem 1.1rem; background: var(--tint); border-left: 4px solid var(--link);
+}
+.sentences dt { font: 600 .9375rem/1.65 var(--plain); }
+.sentences dd { margin: 0; }
+.experiment { margin: 0; border-bottom: 1px solid var(--line); }
+.experiment[open] { padding-bottom: 1rem; }
+.experiment > summary { padding: .5rem 0; }
+.experiment > summary h3 {
+  display: inline; margin: 0 .5rem 0 .2rem; font: 600 1.0625rem/1.4 var(--text); color: var(--ink);
+}
+.experiment > .about { scroll-margin-top: 4rem; margin-top: .5rem; }
+
+.claims, .verdicts { width: 100%; margin-bottom: 1.25rem; }
+.claims td, .verdicts td, .verdicts th { overflow-wrap: anywhere; }
+.claims th, .verdicts thead th { color: var(--soft); font-weight: 400; }
+.verdicts thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+.verdicts .asked th { padding: .7rem 0 .25rem; border-bottom: 0; border-top: 1px solid var(--line); font-weight: 400; }
+.verdicts .words { font-weight: 600; }
+.verdicts .said { margin-left: .4rem; }
+.verdicts td { border-bottom: 0; padding: .15rem .6rem .15rem 0; }
+.verdicts tr:last-child td { padding-bottom: .7rem; }
+.verdicts .reading { width: 9rem; padding-left: 1rem; }
+.verdicts .scale { width: 9rem; }
+.verdicts .verdict { width: 7.5rem; padding-right: 0; }
+.rule { display: block; color: var(--soft); font-size: .8125rem; }
 .claims .claim { width: 24%; }
 .claims .paper { width: 17%; }
 .claims .verdict { width: 7.5rem; }
@@ -84,7 +109,7 @@ details { margin-bottom: 1rem; }
 .holds { color: var(--good); background: var(--good-tint); }
 .holds-partly { color: var(--half); background: var(--half-tint); }
 .does-not-hold { color: var(--bad); background: var(--bad-tint); }
-.not-measured, .no-claim { color: var(--soft); }
+.not-measured, .not-judged, .no-claim { color: var(--soft); }
 .no-claim { border-style: dashed; }
 
 figure { margin: 0 0 1.25rem; }
@@ -140,8 +165,15 @@ dd code {
   .claims .paper::before, .claims .ours::before {
     content: attr(data-label); position: absolute; left: 0; color: var(--soft);
   }
-  .facts { grid-template-columns: minmax(0, 1fr); gap: 0; }
-  .facts dd { margin-bottom: .5rem; }
+  .verdicts, .verdicts thead, .verdicts tbody, .verdicts th { display: block; }
+  .verdicts tr { display: flex; flex-wrap: wrap; align-items: baseline; gap: .1rem .75rem; }
+  .verdicts td { display: block; padding: .1rem 0; }
+  .verdicts .reading, .verdicts .scale, .verdicts .verdict { width: auto; order: -1; padding-left: 0; }
+  .verdicts .ours { width: 100%; padding-bottom: .4rem; }
+  .verdicts tr:last-child td { padding-bottom: .1rem; }
+  .verdicts .said { margin-left: 0; }
+  .facts, .sentences { grid-template-columns: minmax(0, 1fr); gap: 0; }
+  .facts dd, .sentences dd { margin-bottom: .5rem; }
 }
 @media print {
   :root {
@@ -152,7 +184,8 @@ dd code {
   nav, figcaption, .back { display: none; }
   a { text-decoration: none; }
   table, .facts, .note, summary { font-size: 8pt; }
-  .label, code { font-size: 7.5pt; }
+  .label, .rule, code { font-size: 7.5pt; }
+  .sentences dt { font-size: 9pt; }
   .box { max-height: none; overflow: visible; border: 0; }
   .box th, .box td { padding: .1rem .3rem; }
   .box thead { position: static; }

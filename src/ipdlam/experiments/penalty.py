@@ -19,6 +19,7 @@ from ipdlam.experiments.base import (
     titled,
 )
 from ipdlam.experiments.claims import (
+    FIRST,
     Claim,
     Row,
     at_best,
@@ -120,8 +121,12 @@ def speed(at: Mapping[str, Row]) -> Claim:
     """Small at first, and growing: the constant penalties to hold each of the two against are ours."""
     claim = "A penalty that starts small and grows gives further training speed"
     paper = "further training speed"
+    rule = (
+        "The growing penalty has to reach the best test accuracy of a constant penalty of 10, less a point, in fewer "
+        f"iterations than each of the two constant ones. {FIRST} It holds if it beats both, and partly if one."
+    )
     if not {GROWING, CONSTANT} <= set(at):
-        return unmeasured(claim, paper)
+        return unmeasured(claim, paper, rule=rule)
     rivals = [name for name in (CONSTANT, SMALL) if name in at]
     words = (f"{name}: {when(at[name], 'level_iteration')}" for name in (GROWING, *rivals))
     tests = [earlier(at[GROWING], at[name], "level_iteration") for name in rivals]
@@ -130,6 +135,7 @@ def speed(at: Mapping[str, Row]) -> Claim:
         paper,
         f"iterations to a point below the best test accuracy of a constant penalty of 10, {'; '.join(words)}",
         judged([*tests, *[None] * (2 - len(tests))]),
+        rule=rule,
     )
 
 

@@ -171,12 +171,13 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
 def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """Whether the printed update of W, taken to the letter, fits Table 1 best; and which reading does."""
     claim, paper = "Read to the letter, the update of W gives Table 1: no other reading fits it better", "as printed"
+    rule = "It holds if no reading whose runs are all made has a smaller misfit than the letter."
     known = {row["reading"]: row for row in condensed(table) if row["total"] is not None}
     letter, best = known.get(weighed("1/N", START).name), next(iter(known.values()), None)
     if letter is None or best is None or len(known) < 2:
-        return [unmeasured(claim, paper, READING)]
+        return [unmeasured(claim, paper, READING, rule=rule)]
     ours = "; ".join(f"{row['reading']}: {in_words(row)}" for row in ([best] if best is letter else [best, letter]))
-    return [Claim(claim, paper, ours, judged([best is letter]), READING)]
+    return [Claim(claim, paper, ours, judged([best is letter]), READING, rule=rule)]
 
 
 def in_words(row: Row) -> str:

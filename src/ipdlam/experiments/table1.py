@@ -9,6 +9,7 @@ from typing import Any
 
 from ipdlam.experiments.base import OUTCOME, START, Column, Experiment, Panel, Results, RunSpec, accuracy_row
 from ipdlam.experiments.claims import (
+    PARTS,
     READING,
     Claim,
     Row,
@@ -134,9 +135,14 @@ def contribution(data: str, at: Mapping[float, Row]) -> Claim:
         "higher, than without it"
     )
     paper = "contributes when 0 < alpha < 1"
+    rule = (
+        "Three things are asked at the last iteration: a smaller Phi, and a training and a test accuracy that are "
+        "higher by more than half a point than without inertia. Each is found if all nine inertias from 0.1 to 0.9 "
+        f"have it. {PARTS}"
+    )
     made = [at[value] for value in BETWEEN if value in at]
     if 0.0 not in at or not made:
-        return unmeasured(claim, paper)
+        return unmeasured(claim, paper, rule=rule)
     none, missing = at[0.0], [None] * (len(BETWEEN) - len(made))
     tests = [
         every([*(compared(better, row, none, key) for row in made), *missing])
@@ -149,6 +155,7 @@ def contribution(data: str, at: Mapping[float, Row]) -> Claim:
         f"{said(none, 'test_accuracy')}; with it Phi {extent(made, 'objective', number)}, training "
         f"{extent(made, 'train_accuracy')}, test {extent(made, 'test_accuracy')}" + how_many(made),
         judged(tests),
+        rule=rule,
     )
 
 
@@ -167,11 +174,15 @@ def how_many(below: Sequence[Row]) -> str:
 def gain(data: str, at: Mapping[float, Row]) -> Claim:
     """More inertia, a smaller Phi and a better network; both runs have the same rho at their end."""
     claim, words = f"{data}: inertia helps. From 0.1 to 0.7 the objective falls and the test accuracy rises", ""
+    rule = (
+        "At the last iteration Phi has to be smaller at 0.7 than at 0.1, and the test accuracy higher by more than "
+        f"half a point. {PARTS}"
+    )
     if data in PRINTED:
         tests = " to ".join(percent(corrected(data, value)) for value in (0.1, 0.7))
         words = f"Phi {PRINTED[data][0.1][0]} to {PRINTED[data][0.7][0]}, test {tests}"
     if not {0.1, 0.7} <= set(at):
-        return unmeasured(claim, words, READING)
+        return unmeasured(claim, words, READING, rule=rule)
     low, high = at[0.1], at[0.7]
     return Claim(
         claim,
@@ -187,6 +198,7 @@ def gain(data: str, at: Mapping[float, Row]) -> Claim:
             ]
         ),
         READING,
+        rule=rule,
     )
 
 
@@ -197,13 +209,18 @@ def level(data: str, row: Row | None) -> list[Claim]:
         return []
     objective, train, test = paper
     after_all = (
-        f"{data}: what inertia 0.7 has after 200 iterations",
+        f"{data}: after 200 iterations inertia 0.7 has the numbers of the table",
         f"Phi {number(objective)}, training {percent(train)}, test {percent(test)} "
         f"(as corrected; {PRINTED[data][0.7][2]} % is printed)",
     )
     at_best_of = (f"{data}: with inertia 0.7 some iterate has the test accuracy of the table", percent(test))
+    end_rule = (
+        f"Phi has to be within a factor of ten of the printed one (as it is, for each sample, or at rho = {START}), "
+        f"training and test accuracy at most a point below the printed ones. {PARTS}"
+    )
+    best_rule = "It holds if the best of the evaluated iterations is at most a point below the printed test accuracy."
     if row is None:
-        return [unmeasured(*after_all), unmeasured(*at_best_of, READING)]
+        return [unmeasured(*after_all, rule=end_rule), unmeasured(*at_best_of, READING, rule=best_rule)]
     at_end: list[bool | None] = [
         certain(
             row,
@@ -224,8 +241,9 @@ def level(data: str, row: Row | None) -> list[Claim]:
             f"iterate at rho = {START}: {number(row['objective_reweighed'])}), training "
             f"{said(row, 'train_accuracy')}, test {said(row, 'test_accuracy')}",
             judged(at_end),
+            rule=end_rule,
         ),
-        Claim(*at_best_of, at_best(row), judged([best]), READING),
+        Claim(*at_best_of, at_best(row), judged([best]), READING, rule=best_rule),
     ]
 
 
@@ -233,6 +251,10 @@ def above_one(data: str, at: Mapping[float, Row]) -> Claim:
     """What the text says of inertias above 1; they are held against all below it, which have to have been run."""
     claim = f"{data}: above inertia 1 the method performs poorly"
     paper = "performs poorly"
+    rule = (
+        "1.1 and 1.2 each have to end more than half a point below every inertia from 0.1 to 0.9; a run that "
+        f"overflowed is behind all that did not. {PARTS}"
+    )
     if data in PRINTED:
         theirs = ((value, corrected(data, value)) for value in ABOVE)
         tests = (f"{value}: {'nan' if math.isnan(test) else percent(test)}" for value, test in theirs)
@@ -240,7 +262,7 @@ def above_one(data: str, at: Mapping[float, Row]) -> Claim:
     key, below = "test_accuracy", [at[value] for value in BETWEEN if value in at]
     made, missing = {value: at[value] for value in ABOVE if value in at}, [None] * (len(BETWEEN) - len(below))
     if not below or not made:
-        return unmeasured(claim, paper)
+        return unmeasured(claim, paper, rule=rule)
     behind = {
         value: every([*(compared(ahead, row, mine, key) for row in below), *missing]) for value, mine in made.items()
     }
@@ -252,6 +274,7 @@ def above_one(data: str, at: Mapping[float, Row]) -> Claim:
         f"test at the end {', '.join(words)}; below 1 at the least {said(least, key)} (at {least['inertia']})"
         + how_many(below),
         judged([behind.get(value) for value in ABOVE]),
+        rule=rule,
     )
 
 
@@ -259,9 +282,13 @@ def breakdown(data: str, at: Mapping[float, Row]) -> Claim:
     """What the table has from 1.0 on."""
     claim = f"{data}: at inertia 1.0 the objective is far larger, above it the numbers overflow"
     paper = f"Phi 1.0: {PRINTED[data][1.0][0]:.0f}, 1.1: nan, 1.2: nan" if data in PRINTED else ""
+    rule = (
+        f"At the last iteration Phi has to be over {LARGE:.0f} times as large at 1.0 as at 0.7, and the runs at 1.1 "
+        f"and at 1.2 have to overflow; a large number is no overflow. {PARTS}"
+    )
     made = {value: at[value] for value in (0.7, 1.0, 1.1, 1.2) if value in at}
     if not made.keys() - {0.7}:
-        return unmeasured(claim, paper, READING)
+        return unmeasured(claim, paper, READING, rule=rule)
     overflow = {value: always_diverged(row) for value, row in made.items()}
     return Claim(
         claim,
@@ -269,6 +296,7 @@ def breakdown(data: str, at: Mapping[float, Row]) -> Claim:
         "Phi " + ", ".join(f"{value}: {said(row, 'objective', number)}" for value, row in made.items()),
         judged([far_larger(made), overflow.get(1.1), overflow.get(1.2)]),
         READING,
+        rule=rule,
     )
 
 
