@@ -37,13 +37,7 @@ LEARNING_RATES = {
     "sgd": 0.05,
     "adagrad": 0.01,
     "adadelta": 1.0,
-    "rmsprop": 0.001,
-    "adam": 0.001,
-    "amsgrad": 0.001,
-    "adamax": 0.001,
-    "adamw": 0.001,
-    "nadam": 0.001,
-    "radam": 0.001,
+    **dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax", "adamw", "nadam", "radam"), 0.001),
 }
 THEN_EPOCHS = 50
 LARGEST_RATE = 1e30  # some way below the largest float32: optimizers divide it by numbers such as 1 - beta

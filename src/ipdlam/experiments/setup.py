@@ -2,8 +2,9 @@
 
 The paper does not say how heavy the proximal term of W and b is, nor where rho starts. What one takes it to mean is a
 reading. The printed update of W adds delta to a sum over all samples: that is its letter. The experiment ``readings``
-holds the others against Table 1, and the one that fits best is the reading of all other experiments. What the letter
-gives stands beside it, in experiments whose names end so.
+holds the others against Table 1; the two that fit best are made at the paper's size, and decide which is chosen. The
+paper's tables and figures are made in that one. What the letter gives stands beside it, in experiments whose names end
+so.
 """
 
 from __future__ import annotations

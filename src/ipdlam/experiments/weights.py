@@ -92,9 +92,10 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
 def best_of_all(data: str, table: Sequence[Row]) -> Claim:
     """Held against every other variant, at the end."""
     claim = f"{data}: the default weight of the proximal terms of W and b serves: no other variant ends ahead of it"
+    rule = "Ahead means by more than half a point of test accuracy, after the last iteration."
     at = {row["variant"]: row for row in table}
     if default() not in at or len(at) < 2:
-        return unmeasured(claim, NOTHING, LIBRARY)
+        return unmeasured(claim, NOTHING, LIBRARY, rule=rule)
     mine, key = at[default()], "test_accuracy"
     behind = [compared(ahead, row, mine, key) for row in table if row is not mine]
     words = (
@@ -108,6 +109,7 @@ def best_of_all(data: str, table: Sequence[Row]) -> Claim:
         f"test accuracy after {FEW} iterations and at the end, {'; '.join(words)}",
         judged([*tests, *[None] * (len(VARIANTS) - len(at))]),
         LIBRARY,
+        rule=rule,
     )
 
 
@@ -117,14 +119,15 @@ def good_enough(data: str, table: Sequence[Row]) -> Claim:
     claim = f"{data}: at the paper's size the default ends at {100.0 * end:.0f} % or more"
     if early is not None:
         claim += f", and has {100.0 * early:.0f} % within {FEW} iterations"
+    rule = "The goal counts as it stands: 95.9 % is not 96 %."
     mine = next((row for row in table if row["variant"] == default()), None)
     if mine is None:
-        return unmeasured(claim, NOTHING, LIBRARY)
+        return unmeasured(claim, NOTHING, LIBRARY, rule=rule)
     tests: list[bool | None] = [reaches(mine["test_accuracy"], end, 0.0)]
     if early is not None:
         tests.append(reaches(mine["early_test_accuracy"], early, 0.0))
     words = f"{said(mine, 'early_test_accuracy')} after {FEW} iterations, {said(mine, 'test_accuracy')} at the end"
-    return Claim(claim, NOTHING, words, judged(tests), LIBRARY)
+    return Claim(claim, NOTHING, words, judged(tests), LIBRARY, rule=rule)
 
 
 EXPERIMENT = Experiment(
