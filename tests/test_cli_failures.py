@@ -19,6 +19,7 @@ import pytest
 
 from ipdlam import checkpoint
 from ipdlam.config import read_toml
+from ipdlam.datasets.sources import CATALOGUE
 from shell import assert_same_run, ipdlam_run, records, refused, same_model, summary
 from test_datasets import write_idx
 
@@ -394,3 +395,58 @@ def test_streams_that_are_closed_or_know_no_more_than_ascii(digits, tmp_path):
     )
     assert done.returncode == 0
     assert b"gr??e? is finished" in done.stdout
+
+
+# --- smaller ones -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("inside", "words"), [("", "is the folder"), ("state", "is inside the folder")])
+def test_the_state_does_not_live_in_the_folder_of_the_run(tmp_path, inside, words):
+    run = tmp_path / "run"
+    message = refused("train", "digits", *QUICK, "--storage", run / inside, "--output", run)
+    assert f"{words} of the run, {run}; give a folder elsewhere" in message
+    assert not run.exists()
+
+
+def test_an_unknown_label_does_not_print_every_column(tmp_path):
+    table = tmp_path / "wide.csv"
+    names = [f"measurement{place}" for place in range(5000)]
+    table.write_text(",".join(names) + "\n" + ",".join("1" * 5000) + "\n")
+    for label in ("measurment17", "99999"):
+        message = refused("train", table, "--label", label, code=1)
+        assert len(message) < 600
+        assert "measurement0, measurement1" in message
+        assert "and 4990 more" in message
+    assert "did you mean 'measurement17'?" in refused("train", table, "--label", "measurment17", code=1)
+
+
+def test_columns_of_one_name_are_refused_before_they_are_learnt(tmp_path):
+    table = tmp_path / "double.csv"
+    table.write_text("x,x,kind\n1,2,a\n3,4,b\n")
+    assert "has 2 columns 'x'; give each column a name of its own" in refused("train", table, code=1)
+
+
+def test_records_are_json_that_others_read(tmp_path):
+    """A loss that overflows is null there: JSON has no Infinity."""
+
+    def strict(text):
+        return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+    def scores(self, run):
+        return {"train_loss": float("inf"), "train_accuracy": 0.5}
+
+    run = tmp_path / "run"
+    with mock.patch("ipdlam.trainer.IPDLAM._scores", scores):
+        out = ipdlam_run("train", "digits", *QUICK, "--json", "--output", run)[0]
+        ipdlam_run("train", "--resume", run, "--iterations", "3")
+        options = ("--hidden", "8", "--iterations", "1", "--methods", "ipdlam", "--output", tmp_path / "compare")
+        ipdlam_run("compare", "digits", *options)
+    lines = [strict(line) for line in out.splitlines()]
+    assert [line["train_loss"] for line in lines if line["event"] == "iteration"] == [None, None]
+    assert [strict(line)["train_loss"] for line in (run / "history.jsonl").read_text().splitlines()] == [None] * 3
+    assert strict((run / "summary.json").read_text())["last"]["train_loss"] is None
+    assert strict((tmp_path / "compare" / "comparison.json").read_text())["rows"][0]["train_loss"] is None
+
+
+def test_every_mirror_is_encrypted():
+    assert all(mirror.startswith("https://") for source in CATALOGUE.values() for mirror in source.mirrors)

@@ -154,3 +154,12 @@ class History(Sequence[Record]):
     def from_json(cls, text: str) -> History:
         content = json.loads(text)
         return cls((Record.from_dict(fields) for fields in content["records"]), content["stop_reason"])
+
+
+def plain(content: Any) -> Any:
+    """Content for JSON that others read: what is not finite is null there, for JSON has neither NaN nor Infinity."""
+    if isinstance(content, dict):
+        return {name: plain(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [plain(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ipdlam.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.datasets import Dataset, load, read_inputs
-from ipdlam.datasets.tables import separator
+from ipdlam.datasets.tables import listed, separator
 from ipdlam.errors import CheckpointError
 from ipdlam.evaluation import Evaluation, evaluate
 from ipdlam.inputs import check_samples
@@ -76,7 +76,7 @@ def same_columns(trained: TrainedModel, data: Dataset, X: Tensor) -> Tensor:
     if missing:
         raise ConfigError(
             f"{data.name} has {data.columns.count(missing[0]) or 'no'} column {missing[0]!r}, which the model was "
-            f"trained on; its columns are {', '.join(data.columns)}"
+            f"trained on; {listed(data.columns, missing[0])}"
         )
     return X[:, [data.columns.index(name) for name in trained.columns]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -81,6 +82,7 @@ class Job:
         self.config = config = config.resolved()
         self.folder = folder
         self._lock: IO[str] | None = None  # holds the folder
+        check_apart(config, folder)
         if config.tensorboard:
             summary_writer()
         self.group = group
@@ -344,6 +346,18 @@ class Job:
                 watcher.warn(str(error))
             except Exception as error:  # whatever it is, it is not worth a run
                 watcher.warn(f"the curves were not drawn: {error or type(error).__name__}")
+
+
+def check_apart(config: TrainConfig, folder: RunFolder) -> None:
+    """Refuse to keep z and a in the folder of the run: a state goes when the run is over, and wants a folder alone."""
+    if config.storage is None:
+        return
+    storage, output = (Path(os.path.abspath(os.path.expanduser(place))) for place in (config.storage, folder.path))
+    if storage == output or output in storage.parents:
+        raise ConfigError(
+            f"storage {config.storage} is {'' if storage == output else 'inside '}the folder of the run, {folder.path}; "
+            "give a folder elsewhere"
+        )
 
 
 def finished(folder: RunFolder, config: TrainConfig) -> str | None:

@@ -14,7 +14,7 @@ from typing import IO, Any
 from ipdlam.config import ConfigError, TrainConfig, read_toml
 from ipdlam.datasets import NAMES
 from ipdlam.errors import CheckpointError
-from ipdlam.history import History, Record
+from ipdlam.history import History, Record, plain
 from ipdlam.storage import LOCK, exclusive, explained, open_plain, read_plain, write_file
 
 
@@ -111,7 +111,7 @@ class RunFolder:
         write_file(self.config, config.resolved().changed({"output": None, **places}).to_toml().encode())
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
-        write_file(path, (json.dumps(content, indent=1) + "\n").encode())
+        write_file(path, (json.dumps(plain(content), indent=1) + "\n").encode())
 
     def write_history(self, records: Iterable[Record]) -> None:
         """Start the file anew: after a resume, lines past the checkpoint go."""
@@ -157,7 +157,7 @@ class RunFolder:
 
 def line(record: Record) -> str:
     """A record as one line of JSON."""
-    return json.dumps(record.to_dict()) + "\n"
+    return json.dumps(plain(record.to_dict())) + "\n"
 
 
 def absolute(place: str | None) -> str | None:

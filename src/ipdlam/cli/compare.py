@@ -137,6 +137,7 @@ def compare(
         title,
     )
     from ipdlam.environment import environment
+    from ipdlam.history import plain
     from ipdlam.plots import curves
     from ipdlam.problem import Problem
     from ipdlam.runs import is_taken, make_folder, new_path
@@ -214,7 +215,7 @@ def compare(
         "rows": rows,
         "histories": {labels[run]: json.loads(history.to_json()) for run, history in histories.items()},
     }
-    write_file(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_file(folder / "comparison.json", (json.dumps(plain(content), indent=1) + "\n").encode())
     console.print()
     console.print(as_table(rows, split))
     if count > 1:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ipdlam.environment import peak_memory
+from ipdlam.history import plain
 from ipdlam.minibatch import MiniBatchIPDLAM
 from ipdlam.stages import counted
 from ipdlam.storage import readable
@@ -177,7 +178,7 @@ class Json(Quiet):
 
     def write(self, event: str, **fields: Any) -> None:
         try:
-            print(json.dumps({"event": event, **fields}), file=self.outlet, flush=True)
+            print(json.dumps(plain({"event": event, **fields})), file=self.outlet, flush=True)
         except BrokenPipeError:
             silence(sys.stdout)
             self.unheard = True

@@ -42,9 +42,10 @@ def evaluate(
 
     found = evaluate_run(run, data, data_dir)
     if as_json:
-        print(
-            json.dumps({name: {"samples": n, "loss": e.loss, "accuracy": e.accuracy} for name, (n, e) in found.items()})
-        )
+        from ipdlam.history import plain
+
+        content = {name: {"samples": n, "loss": e.loss, "accuracy": e.accuracy} for name, (n, e) in found.items()}
+        print(json.dumps(plain(content)))
         return
     from rich.console import Console
     from rich.table import Table

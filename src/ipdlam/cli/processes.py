@@ -13,7 +13,7 @@ TIMEOUT = 600.0  # seconds; a pass over a rank's samples, or a checkpoint, must 
 
 def by_torchrun() -> bool:
     """Whether torchrun has started this process; a variable that is left from one that it started is not enough."""
-    return all(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR"))
+    return all(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "RANK"))
 
 
 def is_restart() -> bool:

@@ -75,7 +75,7 @@ CATALOGUE = {
             File("t10k-labels-idx1-ubyte", 10008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
         ),
         (
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
             "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
         ),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ TASKS = ("auto", "classification", "regression")
 MOST_CLASSES = 100  # whole numbers with more values than these are taken for real targets
 Rows = Iterator[tuple[int, list[str]]]  # the number of the line and the cells of every row
 LARGEST = float(np.finfo(np.float32).max)
+SHOWN = 10  # names of columns in a message
 GAPS = ("", "NA", "na", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "?", "-", "--", ".")
 """What stands in a table for a number that is not known; it is no name of a column by itself."""
 
@@ -164,7 +166,20 @@ def name_place(path: Path, names: list[str], name: str, what: str) -> int:
     if names.count(name) == 1:
         return names.index(name)
     how = f"{names.count(name)} columns" if name in names else "no column"
-    raise DataError(f"{path} has {how} {name!r} for the {what}; its columns are {', '.join(names)}")
+    raise DataError(f"{path} has {how} {name!r} for the {what}; {listed(names, name)}")
+
+
+def listed(names: Sequence[str], wanted: str = "") -> str:
+    """The columns of a table in words: those that are called much like the one that is wanted, and a few others."""
+    close = difflib.get_close_matches(wanted, names[:10_000], 1)
+    hint = f"did you mean {brief(close[0])!r}? " if close and close[0] != wanted else ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{hint}its columns are {', '.join(map(brief, names[:SHOWN]))}{more}"
+
+
+def brief(name: str) -> str:
+    """A name that does not fill the screen."""
+    return name if len(name) <= 40 else f"{name[:37]}..."
 
 
 def layout_of(path: Path, line: int, first: list[str], label: str | int | None) -> Layout:
@@ -181,12 +196,21 @@ def layout_of(path: Path, line: int, first: list[str], label: str | int | None) 
     else:
         value = -1 if label is None else number(str(label))
         if not isinstance(value, int) or not -width <= value < width:
-            raise DataError(f"{path} has no column {label!r}; its columns are 0 ... {width - 1}: {', '.join(names)}")
+            raise DataError(f"{path} has no column {label!r}, only 0 ... {width - 1}; {listed(names)}")
         place = value % width
     header = tuple(names) if named or is_header(path, line, first, place) else None
     if header and names.count(names[place]) > 1:
         raise DataError(f"{path} has {names.count(names[place])} columns {names[place]!r}; the label must be alone")
+    if header is not None:
+        refuse_doubles(path, header)
     return Layout(header, width, tuple(other for other in range(width) if other != place), place)
+
+
+def refuse_doubles(path: Path, names: Sequence[str]) -> None:
+    """Refuse columns of one name: a model of them could not tell which is which in another table."""
+    double = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if double is not None:
+        raise DataError(f"{path} has {names.count(double)} columns {double!r}; give each column a name of its own")
 
 
 def parse(path: Path, rows: Rows, layout: Layout) -> tuple[np.ndarray, list[int], list[str]]:
