@@ -354,9 +354,9 @@ def check_apart(config: TrainConfig, folder: RunFolder) -> None:
         return
     storage, output = (Path(os.path.abspath(os.path.expanduser(place))) for place in (config.storage, folder.path))
     if storage == output or output in storage.parents:
+        where = "" if storage == output else "inside "
         raise ConfigError(
-            f"storage {config.storage} is {'' if storage == output else 'inside '}the folder of the run, {folder.path}; "
-            "give a folder elsewhere"
+            f"storage {config.storage} is {where}the folder of the run, {folder.path}; give a folder elsewhere"
         )
 
 

@@ -10,18 +10,15 @@ Neither is a method to train with. They stand here to be held against the paper'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ipdlam.baselines.protocol import AlternatingBaseline, State
-from ipdlam.checkpoint import RowStore
+from ipdlam.baselines.protocol import AlternatingBaseline, RunState, State
 from ipdlam.checks import check_integer
 from ipdlam.inputs import Samples
 from ipdlam.linalg import all_finite, gain
-from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.orders import Block, Plan, Visit, reverse
 from ipdlam.passes import objective_of, pass_over, solve_weights, update
@@ -33,23 +30,6 @@ from ipdlam.shards import Chunk
 
 MEASURE = Visit(measures=True)
 NOTHING_AHEAD = Plan(MEASURE, (), frozenset(), frozenset())
-
-
-@dataclass
-class BatchesState(State):
-    """z, a and two generations of the weights, as in a run of the method."""
-
-    run: Run
-
-    def tensors(self) -> dict[str, RowStore]:
-        return {**self.run.tensors(), **super().tensors()}
-
-    def counters(self) -> dict[str, Any]:
-        return {**super().counters(), **self.run.sum_counters()}
-
-    def restore(self, counters: dict[str, Any], network: Network) -> None:
-        super().restore(counters, network)
-        self.run.restore_sums(counters)
 
 
 class BatchByBatch(AlternatingBaseline):
@@ -103,13 +83,13 @@ class BatchByBatch(AlternatingBaseline):
             "penalty_max": settings.penalty.maximum,
         }
 
-    def _begin(self, samples: Samples, validation: Samples | None) -> BatchesState:
+    def _begin(self, samples: Samples, validation: Samples | None) -> RunState:
         run = Run.begin(self.network, samples, validation, self.settings.chunk_size, constant_input=False)
-        return BatchesState(samples, validation, (dict(run.W), dict(run.b)), run)
+        return RunState(samples, validation, (dict(run.W), dict(run.b)), run)
 
     @torch.no_grad()
     def _advance(self, state: State) -> None:
-        assert isinstance(state, BatchesState)
+        assert isinstance(state, RunState)
         run, rho = state.run, self.settings.penalty.at(state.iteration + 1)
         for chunk in run.shard.chunks():
             if self.fresh:
@@ -122,7 +102,7 @@ class BatchByBatch(AlternatingBaseline):
 
     @torch.no_grad()
     def _measure(self, state: State) -> Objective:
-        assert isinstance(state, BatchesState)
+        assert isinstance(state, RunState)
         run, rho = state.run, self.settings.penalty.at(state.iteration + 1)
         tally = pass_over(run, self.network, self.settings, NOTHING_AHEAD, MEASURE, rho, rho)
         return objective_of(run, self.settings, tally, rho)

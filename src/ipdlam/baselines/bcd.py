@@ -23,12 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipdlam.baselines.protocol import AlternatingBaseline, State
+from ipdlam.baselines.protocol import AlternatingBaseline, RunState, State
 from ipdlam.checkpoint import RowStore
 from ipdlam.checks import check_number
 from ipdlam.inputs import Samples
 from ipdlam.linalg import gain
-from ipdlam.network import Network
 from ipdlam.objective import Objective, Tally, squared_distance, weighted_sum
 from ipdlam.orders import Block
 from ipdlam.prox import Loss
@@ -37,21 +36,13 @@ from ipdlam.updates import aim_z, update_a, update_b, update_hidden_z, update_W
 
 
 @dataclass
-class BCDState(State):
-    """z, a and the weights as in a run of the method, and the output block."""
+class BCDState(RunState):
+    """The output block beside the rest."""
 
-    run: Run
     v: Tensor
 
     def tensors(self) -> dict[str, RowStore]:
-        return {**self.run.tensors(), **super().tensors(), "v": self.v}
-
-    def counters(self) -> dict[str, Any]:
-        return {**super().counters(), **self.run.sum_counters()}
-
-    def restore(self, counters: dict[str, Any], network: Network) -> None:
-        super().restore(counters, network)
-        self.run.restore_sums(counters)
+        return {**super().tensors(), "v": self.v}
 
 
 class BCD(AlternatingBaseline):

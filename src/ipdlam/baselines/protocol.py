@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from torch import nn
 from typing_extensions import Self
 
+from ipdlam.checkpoint import RowStore
 from ipdlam.checks import check_integer
 from ipdlam.course import Course
 from ipdlam.errors import DivergenceError, SolveError
@@ -23,6 +24,7 @@ from ipdlam.network import Network
 from ipdlam.objective import Objective
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.resumable import CountsIterations, Resumable
+from ipdlam.run import Run
 from ipdlam.settings import by_name, describe, rebuild
 from ipdlam.shards import default_chunk_size
 
@@ -35,6 +37,23 @@ class State(Course):
 
     def last_weights(self) -> Weights:
         return self.weights
+
+
+@dataclass
+class RunState(State):
+    """z, a and the weights as in a run of the method."""
+
+    run: Run
+
+    def tensors(self) -> dict[str, RowStore]:
+        return {**self.run.tensors(), **super().tensors()}
+
+    def counters(self) -> dict[str, Any]:
+        return {**super().counters(), **self.run.sum_counters()}
+
+    def restore(self, counters: dict[str, Any], network: Network) -> None:
+        super().restore(counters, network)
+        self.run.restore_sums(counters)
 
 
 class Baseline(Resumable[State]):
