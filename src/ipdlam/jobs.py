@@ -355,8 +355,8 @@ def check_apart(config: TrainConfig, folder: RunFolder) -> None:
     storage, output = (Path(os.path.abspath(os.path.expanduser(place))) for place in (config.storage, folder.path))
     if storage == output or output in storage.parents:
         raise ConfigError(
-            f"storage {config.storage} is {'' if storage == output else 'inside '}the folder of the run, {folder.path}; "
-            "give a folder elsewhere"
+            f"storage {config.storage} is {'' if storage == output else 'inside '}the folder of the run, {folder.path}"
+            "; give a folder elsewhere"
         )
 
 
