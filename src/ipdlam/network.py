@@ -35,6 +35,12 @@ class Layer:
     activation: Activation | None
 
     @property
+    def marks(self) -> tuple[str, int, dict[str, Any] | None]:
+        """What tells this layer from another."""
+        activation = None if self.activation is None else describe_activation(self.activation)
+        return self.name, id(self.linear), activation
+
+    @property
     def inputs(self) -> int:
         return self.linear.in_features
 
@@ -107,7 +113,7 @@ class Network:
             self.refuse_hooks()
         now = read_layers(self.model)
         for before, layer in zip(self.layers, now, strict=False):
-            if before != layer:
+            if before.marks != layer.marks:  # an activation of the user's need not know when it equals another
                 what = "is another layer" if before.linear is not layer.linear else "has another name or activation"
                 raise RuntimeError(f"module {layer.name} {what} than when the run was started; {START_ANEW}")
         if len(now) != len(self.layers):
