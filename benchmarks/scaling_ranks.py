@@ -141,7 +141,7 @@ class Clock:
 
         self.wrap(ipdlam.trainer, "pass_over", into("pass"))
         self.wrap(ipdlam.passes, "gain", into("gains"))
-        self.wrap(ipdlam.trainer.IPDLAM, "_solve", into("solves"))
+        self.wrap(ipdlam.trainer, "solve_weights", into("solves"))
         self.wrap(ipdlam.trainer, "sum_over", into("sum"))
         self.wrap(Processes, "_call", lambda seconds, arguments: self.calls.append(seconds))
         self.wrap(ipdlam.passes, "update", self.note_update)

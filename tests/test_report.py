@@ -44,7 +44,7 @@ from ipdlam.experiments.tables import Table, claim_table
 NAMES = ("table1", "fig1", "order")
 REPORT = Path(__file__).parents[1] / "results" / "report.html"
 VOID = {"meta", "img", "input", "br", "hr", "link"}
-HOSTILE = '<script>alert("1")</script> & <img src=x onerror=alert(2)> | "quoted"'
+HOSTILE = '<script>alert("1")</script> & <img src=x onerror=alert(2)> | "quoted" [click](javascript:alert(3))'
 
 
 def ignore(spec, place, count):
@@ -233,7 +233,9 @@ def test_text_is_text(loaded):
     assert hostile.all("img")[0]["alt"] == HOSTILE
     assert hostile.text.count(HOSTILE) >= 12
     written = report_markdown([content], content.picture.parent)
-    assert "<" not in re.sub("`[^`]*`", "", written.removeprefix("<!--"))  # code shows it as it is
+    plain = re.sub("`[^`]*`", "", written.removeprefix("<!--"))  # code shows it as it is
+    assert "<" not in plain
+    assert "](javascript:" not in plain  # it would be a link
     for line in verdict_markdown([content]).splitlines():
         assert len(re.findall(r"(?<!\\)\|", line)) == 5
 

@@ -37,7 +37,7 @@ def test_only_chooses_among_all_before_anything_is_run(tmp_path):
 def test_an_experiment_from_the_shell(tmp_path):
     out, err = ipdlam_run("reproduce", "fig4", "--output", tmp_path / "r")
     assert err == ""
-    assert "\nFigure 4: the order of the updates\n  not measured: " in out
+    assert "\nFigure 4: the order of the updates\n  not judged: " in out
     assert "\n    paper: little impact\n    ours:  of 3 orders the best test accuracies are " in out
     assert "are three methods (our reading)\n    paper: three orders\n" in out
     assert (tmp_path / "r" / "order-smoke.png").exists()

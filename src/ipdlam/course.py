@@ -53,6 +53,11 @@ class Course(ABC):
     def __post_init__(self) -> None:
         self._versions = self._count_changes()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, or from a pickle: torch counts the changes of the new tensors from the beginning."""
+        self.__dict__.update(state)
+        self._versions = self._count_changes()
+
     @abstractmethod
     def last_weights(self) -> Weights:
         """W and b of the last finished iteration: the run's own, no copies. The model may hold others."""

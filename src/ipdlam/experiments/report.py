@@ -131,5 +131,5 @@ def plain(table: Table) -> Table:
 
 
 def text(words: str) -> str:
-    """Words that hold no HTML and begin no new line of Markdown."""
-    return " ".join(words.split()).replace("&", "&amp;").replace("<", "&lt;")
+    """Words that hold no HTML, make no link and begin no new line of Markdown."""
+    return " ".join(words.split()).replace("&", "&amp;").replace("<", "&lt;").replace("](", "]&#40;")
