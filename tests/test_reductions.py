@@ -44,12 +44,15 @@ def augmented_least_squares(X, Y, ridge=0.0):
     return torch.from_numpy(solution[:-1].T), torch.from_numpy(solution[-1])
 
 
+@pytest.mark.parametrize("weight_proximity", [None, 1.0 / 512.0, (0.05, 1.0)], ids=str)
 @pytest.mark.parametrize("strength", [0.0, 2.0])
-def test_one_layer_with_squared_loss_is_least_squares_or_ridge_regression(strength):
+def test_one_layer_with_squared_loss_is_least_squares_or_ridge_regression(strength, weight_proximity):
+    """Proximal terms vanish at a fixed point: however heavy they are, it is the same."""
     X, Y = make_data(40, 4, 2)
     rho = 2.0
     regularizer = Ridge(strength, relative=False) if strength else None
-    trainer = ipdlam.IPDLAM(make_model([4, 2]), regularizer=regularizer, penalty=rho, penalty_growth=1.0, inertia=0.9)
+    settings = {"penalty": rho, "penalty_growth": 1.0, "inertia": 0.9, "weight_proximity": weight_proximity}
+    trainer = ipdlam.IPDLAM(make_model([4, 2]), regularizer=regularizer, **settings)
     run(trainer, X, Y, 3000)
     # With z eliminated, Phi is (rho / (1 + rho)) ||Y - X W^T - b||^2 / 2 + R(W).
     W, b = augmented_least_squares(X, Y, strength * (1.0 + rho) / rho)

@@ -50,8 +50,9 @@ class Settings:
         for name, value in zip(("z", "W and b", "a"), self.inertia, strict=True):
             check_number(f"inertia ({name})", value, low=0.0)
         check_number("proximity", self.proximity, low=0.0)
-        for name, value in zip(("W", "b"), self.weight_proximity or (), strict=False):
-            check_number(f"weight_proximity ({name})", value, low=0.0)
+        if self.weight_proximity is not None:
+            for name, value in self.weight_proximity._asdict().items():
+                check_number(f"weight_proximity ({name})", value, low=0.0)
         check_integer("chunk_size", self.chunk_size, low=1)
         if max(self.inertia) >= 1.0:
             warnings.warn(
