@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import ipdlam
-from ipdlam.environment import environment, peak_memory
+from ipdlam.runs.environment import environment, peak_memory
 from iteration import make_problem, state_bytes
 
 SCALES: dict[str, dict[str, Any]] = {

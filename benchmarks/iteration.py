@@ -31,8 +31,8 @@ import torch
 from torch import nn
 
 import ipdlam
-from ipdlam.environment import environment, peak_memory
-from ipdlam.linalg import aligned_empty
+from ipdlam.network.linalg import aligned_empty
+from ipdlam.runs.environment import environment, peak_memory
 from whole_array import WholeArrayIPDLAM
 
 SCALES = {

@@ -19,8 +19,8 @@ from torch import nn
 
 import ipdlam
 import mnist
-from ipdlam.environment import environment
 from ipdlam.prox import Ridge
+from ipdlam.runs.environment import environment
 
 STRENGTHS = (None, 1e-5, 1e-4)
 SCALES = {

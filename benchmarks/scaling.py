@@ -33,7 +33,7 @@ import torch
 import networks
 import scaling_model
 import scaling_ranks
-from ipdlam.environment import environment
+from ipdlam.runs.environment import environment
 from scaling_ranks import Ranks
 
 PARTS = ("processes", "collectives", "networks")

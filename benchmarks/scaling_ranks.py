@@ -20,12 +20,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import ipdlam.passes
-import ipdlam.trainer
+import ipdlam.fullbatch.passes
+import ipdlam.fullbatch.trainer
 import networks
-from ipdlam.distributed import Processes
-from ipdlam.moments import MomentSums
-from ipdlam.network import Network
+from ipdlam.distributed.group import Processes
+from ipdlam.fullbatch.moments import MomentSums
+from ipdlam.network.mlp import Network
 from iteration import make_problem
 
 PATIENCE = 600.0  # seconds that a rank waits for another
@@ -34,7 +34,7 @@ PATIENCE = 600.0  # seconds that a rank waits for another
 def context() -> Any:
     """Processes are forked from a server that has imported torch once, and started nothing."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["torch.distributed", "numpy", "ipdlam.trainer", "scaling_ranks"])
+    found.set_forkserver_preload(["torch.distributed", "numpy", "ipdlam.fullbatch.trainer", "scaling_ranks"])
     return found
 
 
@@ -139,22 +139,22 @@ class Clock:
 
             return note
 
-        self.wrap(ipdlam.trainer, "pass_over", into("pass"))
-        self.wrap(ipdlam.passes, "gain", into("gains"))
-        self.wrap(ipdlam.trainer, "solve_weights", into("solves"))
-        self.wrap(ipdlam.trainer, "sum_over", into("sum"))
+        self.wrap(ipdlam.fullbatch.trainer, "pass_over", into("pass"))
+        self.wrap(ipdlam.fullbatch.passes, "gain", into("gains"))
+        self.wrap(ipdlam.fullbatch.trainer, "solve_weights", into("solves"))
+        self.wrap(ipdlam.fullbatch.trainer, "sum_over", into("sum"))
         self.wrap(Processes, "_call", lambda seconds, arguments: self.calls.append(seconds))
-        self.wrap(ipdlam.passes, "update", self.note_update)
+        self.wrap(ipdlam.fullbatch.passes, "update", self.note_update)
         self.wrap(MomentSums, "add", self.note_moments)
-        measure = ipdlam.passes.measure
+        measure = ipdlam.fullbatch.passes.measure
 
         def by_layer(run: Any, network: Network, *arguments: Any) -> None:
             measure(run, Watched(network, self.layers), *arguments)  # type: ignore[arg-type]
 
-        ipdlam.passes.measure = by_layer
+        ipdlam.fullbatch.passes.measure = by_layer
 
     def note_update(self, seconds: float, arguments: tuple[Any, ...]) -> None:
-        block = next(thing for thing in arguments if isinstance(thing, ipdlam.passes.Block))
+        block = next(thing for thing in arguments if isinstance(thing, ipdlam.fullbatch.passes.Block))
         # The products of the update of a_l are with W_(l+1): that layer's work.
         self.layers[block.layer + (block.kind == "a")] += seconds
 

@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 
 import scaling_tables
-from ipdlam.comparison import title
 from ipdlam.experiments import EXPERIMENTS
-from ipdlam.experiments.base import Column
 from ipdlam.experiments.claims import FAILS, HOLDS, PARTLY, UNMEASURED
 from ipdlam.experiments.contents import base_name, load_contents, reading_label, verdicts
-from ipdlam.experiments.decay import PLAIN
+from ipdlam.experiments.paper.decay import PLAIN
 from ipdlam.experiments.report import verdict_markdown
+from ipdlam.experiments.spec import Column
 from ipdlam.experiments.tables import Table, cell, markdown
+from ipdlam.runs.compare import title
 
 ROOT = Path(__file__).parent.parent
 

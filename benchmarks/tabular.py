@@ -46,8 +46,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
-from ipdlam.environment import environment
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
+from ipdlam.runs.environment import environment
 
 SPLITS = range(100, 105)
 CHOSEN_ON = ("iris", "wine", "breast cancer", "digits", "diabetes", "Friedman 1")  # our defaults, on other splits

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 import ipdlam
-from ipdlam.callbacks import Checkpoints
-from ipdlam.distributed import current_group
+from ipdlam.distributed.group import current_group
+from ipdlam.training.callbacks import Checkpoints
 from problems import make_data, make_model
 
 WIDTHS = (5, 7, 6, 3)
@@ -33,7 +33,13 @@ def context():
     """Workers are forked from a server that has imported torch once, and started nothing."""
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(
-        ["torch.distributed", "numpy", "ipdlam.trainer", "ipdlam.minibatch", "ipdlam.callbacks"]
+        [
+            "torch.distributed",
+            "numpy",
+            "ipdlam.fullbatch.trainer",
+            "ipdlam.minibatch.trainer",
+            "ipdlam.training.callbacks",
+        ]
     )
     return found
 
@@ -297,24 +303,24 @@ def go_on(rank, size, given, path, change=0.0):
 
 def save_badly(rank, size, given, folder, bad_rank, step="write_parts"):
     """A rank that cannot do a step of a save: no checkpoint, one error on all, and the run goes on."""
-    import ipdlam.sharded
+    import ipdlam.checkpoint.together
 
     X, y, _, _ = data_of(given, rank, COUNTS[size])
     trainer = trainer_of(given, rank)
     trainer.fit(X, y, iterations=2)
-    real = getattr(ipdlam.sharded, step)
+    real = getattr(ipdlam.checkpoint.together, step)
 
     def full(*arguments):
         raise OSError("no space left")
 
-    setattr(ipdlam.sharded, step, full if rank == bad_rank else real)
+    setattr(ipdlam.checkpoint.together, step, full if rank == bad_rank else real)
     try:
         trainer.save(folder / "bad")
         said = None
     except ipdlam.CheckpointError as error:
         said = str(error)
     finally:
-        setattr(ipdlam.sharded, step, real)
+        setattr(ipdlam.checkpoint.together, step, real)
     trainer.continue_fit(iterations=given["iterations"] - 2)
     return said, outcome(trainer)
 
@@ -341,37 +347,37 @@ def save_for_ever(rank, size, given, folder):
 
 def job(rank, size, settings, folder):
     """What ``ipdlam train`` does, without pictures."""
-    import ipdlam.jobs
+    import ipdlam.runs.job
     from ipdlam.cli.display import Silent
-    from ipdlam.config import TrainConfig
-    from ipdlam.runs import RunFolder
+    from ipdlam.runs.config import TrainConfig
+    from ipdlam.runs.folder import RunFolder
 
     ipdlam.jobs.curves = lambda *arguments, **more: None
     config = TrainConfig().changed(settings)
-    done = ipdlam.jobs.Job(config, RunFolder(folder), group=current_group())
+    done = ipdlam.runs.job.Job(config, RunFolder(folder), group=current_group())
     history = done.run(Silent(), resume=False, stop=lambda record: None)
     return len(history), history.stop_reason
 
 
 def job_on_a_full_disk(rank, size, settings, folder, bad_ranks):
     """A job whose storage fails on some ranks in the third iteration; the error, and the seconds until it is known."""
-    import ipdlam.diskstate
+    import ipdlam.fullbatch.disk_folder
 
-    real, failing = ipdlam.diskstate.StateFolder.note, rank in bad_ranks
+    real, failing = ipdlam.fullbatch.disk_folder.StateFolder.note, rank in bad_ranks
 
     def note(self, progress):
         if failing and "iteration 3" in progress:
             raise ipdlam.StorageError("the disk is full")
         real(self, progress)
 
-    ipdlam.diskstate.StateFolder.note = note
+    ipdlam.fullbatch.disk_folder.StateFolder.note = note
     started = time.monotonic()
     try:
         job(rank, size, settings, folder)
     except Exception as error:
         return type(error).__name__, str(error), time.monotonic() - started
     finally:
-        ipdlam.diskstate.StateFolder.note = real
+        ipdlam.fullbatch.disk_folder.StateFolder.note = real
     return None
 
 
@@ -395,19 +401,23 @@ def spread_without_memory(rank, size):
 
 def who_speaks(rank, size, what):
     """Whether this rank is the one to say something, and whether something is remembered, before and after."""
-    import ipdlam.torchrun
+    import ipdlam.distributed.torchrun
 
     store = dist.distributed_c10d._get_default_store()
-    ipdlam.torchrun._stores.update(attempt=store, job=store)
+    ipdlam.distributed.torchrun._stores.update(attempt=store, job=store)
     try:
-        before = ipdlam.torchrun.is_remembered(what)
+        before = ipdlam.distributed.torchrun.is_remembered(what)
         dist.barrier()
         if rank == 1:
-            ipdlam.torchrun.remember(what)
+            ipdlam.distributed.torchrun.remember(what)
         dist.barrier()
-        return ipdlam.torchrun.is_first_to_say(what), before, ipdlam.torchrun.is_remembered(what)
+        return (
+            ipdlam.distributed.torchrun.is_first_to_say(what),
+            before,
+            ipdlam.distributed.torchrun.is_remembered(what),
+        )
     finally:
-        ipdlam.torchrun._stores.clear()
+        ipdlam.distributed.torchrun._stores.clear()
 
 
 def save_differently(rank, size, given, folder, light, other):

@@ -12,8 +12,8 @@ import warnings
 import torch
 
 import ipdlam
-from ipdlam.batchwise import Batchwise
-from ipdlam.distributed import current_group
+from ipdlam.distributed.group import current_group
+from ipdlam.minibatch.step import Batchwise
 from problems import make_data, make_model
 from ranks import Failing
 
@@ -331,17 +331,17 @@ def train_what_is_known(rank, size, given):
     """Labels that the model has given itself, the surer the larger its weights; and whether it was scaled anew."""
     X, _, _, _ = data_of(given, rank, counts_of(given, size))
     y = trainer_of(given).model(X).argmax(1)
-    trainer, scaled, real = trainer_of(given, rank), [], ipdlam.batchwise.rescale
+    trainer, scaled, real = trainer_of(given, rank), [], ipdlam.minibatch.step.rescale
 
     def rescale(*arguments):
         scaled.append(True)
         real(*arguments)
 
-    ipdlam.batchwise.rescale = rescale
+    ipdlam.minibatch.step.rescale = rescale
     try:
         trainer.fit(X, y, epochs=1)
     finally:
-        ipdlam.batchwise.rescale = real
+        ipdlam.minibatch.step.rescale = real
     return outcome(trainer), bool(scaled)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ipdlam.orders import resolve_order
+from ipdlam.fullbatch.orders import resolve_order
 from ipdlam.prox import ACTIVATIONS
 
 

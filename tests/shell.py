@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ipdlam.cli import app, main
-from ipdlam.history import Record
-from ipdlam.runs import RunFolder
+from ipdlam.network.history import Record
+from ipdlam.runs.folder import RunFolder
 
 
 def fake_curves(histories, path, title=None, unit="iteration"):

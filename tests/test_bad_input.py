@@ -19,7 +19,7 @@ from torch.nn.utils import parametrizations, prune
 import ipdlam
 from ipdlam import DLAM, IPDLAM, UnsupportedModelError
 from ipdlam.baselines import BCD, DLADMM, BackPropagation
-from ipdlam.inputs import as_tensor
+from ipdlam.network.samples import as_tensor
 from ipdlam.prox import L1, ElasticNet, Hardtanh, Huber, LeakyReLU, Ridge
 from problems import make_data, make_model
 

@@ -18,8 +18,8 @@ from torch import nn
 import ipdlam.baselines.optimizers
 from ipdlam import DivergenceError, StopTraining, UnsupportedModelError
 from ipdlam.baselines import OPTIMIZERS, BackPropagation
-from ipdlam.evaluation import Evaluation
 from ipdlam.prox import LOSSES, Huber
+from ipdlam.training.evaluation import Evaluation
 from problems import make_data, make_model
 
 N, VALIDATION = 60, 25
@@ -84,7 +84,7 @@ def script_scores(monkeypatch, *accuracies):
     """Evaluations give these accuracies in turn, so that a test knows which epoch is the best."""
     script = iter(accuracies)
     monkeypatch.setattr(
-        ipdlam.evaluation, "evaluate", lambda model, loss, samples, chunk_size: Evaluation(1.0, next(script))
+        ipdlam.training.evaluation, "evaluate", lambda model, loss, samples, chunk_size: Evaluation(1.0, next(script))
     )
 
 
@@ -268,13 +268,13 @@ def test_evaluate_every_leaves_gaps_but_evaluates_the_last():
 
 
 def test_seconds_do_not_count_evaluation(monkeypatch):
-    real = ipdlam.evaluation.evaluate
+    real = ipdlam.training.evaluation.evaluate
 
     def slow(model, loss, samples, chunk_size):
         time.sleep(0.3)
         return real(model, loss, samples, chunk_size)
 
-    monkeypatch.setattr(ipdlam.evaluation, "evaluate", slow)
+    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", slow)
     started = time.perf_counter()
     # Two epochs: the clock of the second would hold the evaluation of the first.
     history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=2, validation_data=(X_NEW, Y_NEW))
@@ -407,7 +407,7 @@ def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
     def interrupt(model, loss, samples, chunk_size):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ipdlam.evaluation, "evaluate", interrupt)
+    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", interrupt)
     model, twin = make_model(WIDTHS), make_model(WIDTHS)
     trainer = BackPropagation(model)
     history = trainer.fit(X, Y, epochs=9)

@@ -30,9 +30,9 @@ def same(first, second):
 @pytest.mark.parametrize("batch_size", [1, 7, 59, N, 1000])
 def test_every_sample_is_met_once_an_epoch_in_a_new_order(batch_size, monkeypatch):
     met = []
-    real = ipdlam.batchwise.Batchwise.update
+    real = ipdlam.minibatch.step.Batchwise.update
     monkeypatch.setattr(
-        ipdlam.batchwise.Batchwise,
+        ipdlam.minibatch.step.Batchwise,
         "update",
         lambda self, batch, part: (met.append(batch.X), real(self, batch, part))[1],
     )

@@ -17,9 +17,9 @@ from torch import nn
 
 import ipdlam
 from ipdlam import DLAM, IPDLAM, CheckpointError
-from ipdlam import checkpoint as checkpoints
-from ipdlam.callbacks import Checkpoints
+from ipdlam.checkpoint import format as checkpoints
 from ipdlam.prox import LOSSES, REGULARIZERS, Huber, Ridge, Squared
+from ipdlam.training.callbacks import Checkpoints
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(90, 6, generator=GENERATOR)

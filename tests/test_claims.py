@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ipdlam.config import TrainConfig
 from ipdlam.experiments import EXPERIMENTS, defaults, fig3, penalty, table1, warmup
-from ipdlam.experiments.base import RunResult, RunSpec, reached, rises
 from ipdlam.experiments.claims import NOT_RUN, ahead, alike, judged, lower, reaches, spread, within_a_decade
-from ipdlam.methods import DEFAULTS
+from ipdlam.experiments.spec import RunResult, RunSpec, reached, rises
+from ipdlam.runs.config import TrainConfig
+from ipdlam.runs.methods import DEFAULTS
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -26,17 +26,17 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import ipdlam
-from ipdlam import config as known
-from ipdlam import jobs
-from ipdlam.checkpoint import MANIFEST
+from ipdlam.checkpoint.format import MANIFEST
 from ipdlam.cli import app
 from ipdlam.cli.display import Screen
-from ipdlam.comparison import compared_seeds
-from ipdlam.config import TrainConfig
 from ipdlam.datasets import load
-from ipdlam.history import History, Record
-from ipdlam.problem import Problem, split
-from ipdlam.runs import RunFolder
+from ipdlam.network.history import History, Record
+from ipdlam.runs import config as known
+from ipdlam.runs import job as jobs
+from ipdlam.runs.compare import compared_seeds
+from ipdlam.runs.config import TrainConfig
+from ipdlam.runs.folder import RunFolder
+from ipdlam.runs.problem import Problem, split
 from shell import ipdlam_run, records, refused, same_model, snapshot, summary, without_seconds
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -733,7 +733,7 @@ def test_a_finished_run_says_so_and_does_no_work(again):
 def test_a_run_that_goes_on_is_not_finished(again):
     """An earlier end is forgotten when the run goes on: killed then, it is taken up again."""
     (again / "history.jsonl").write_bytes(b"damaged\n")
-    killed = mock.patch("ipdlam.trainer.IPDLAM.go_on", side_effect=RuntimeError("killed"))
+    killed = mock.patch("ipdlam.fullbatch.trainer.IPDLAM.go_on", side_effect=RuntimeError("killed"))
     with killed, pytest.raises(RuntimeError, match="killed"):
         CliRunner().invoke(app, ["train", "--resume", str(again), "--iterations", "6"], catch_exceptions=False)
     assert not (again / "summary.json").exists()
@@ -1018,7 +1018,7 @@ def test_a_history_that_cannot_be_written_costs_nothing_else(table, tmp_path, ta
 
 
 def test_a_picture_that_cannot_be_written_costs_nothing_else(table, tmp_path):
-    with mock.patch("ipdlam.plots.write_file", side_effect=ipdlam.CheckpointError("curves.png was not written")):
+    with mock.patch("ipdlam.runs.plots.write_file", side_effect=ipdlam.CheckpointError("curves.png was not written")):
         _, err = ipdlam_run("train", table, *SMALL, "--output", tmp_path / "run", pictures=True)
     assert err == "warning: curves.png was not written\n"
     assert (tmp_path / "run" / "model.safetensors").is_file()
@@ -1248,7 +1248,7 @@ class InterruptedAfterOne(ipdlam.IPDLAM):
 
 
 def test_one_interrupt_ends_a_comparison_with_what_there_is(table, tmp_path):
-    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=InterruptedAfterOne):
+    with mock.patch.dict("ipdlam.runs.problem.TRAINERS", ipdlam=InterruptedAfterOne):
         options = ("--methods", "dlam,ipdlam,adam", "--output", tmp_path / "c")
         out = ipdlam_run("compare", table, *SMALL, *options, code=130)[0]
     assert "iPDLAM interrupted after 1 iterations" in out
@@ -1266,7 +1266,7 @@ def test_means_are_of_the_seeds_that_all_methods_finished(table, tmp_path):
                 raise KeyboardInterrupt
             return super().step(evaluate=evaluate)
 
-    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=Interrupted):
+    with mock.patch.dict("ipdlam.runs.problem.TRAINERS", ipdlam=Interrupted):
         options = ("--methods", "dlam,ipdlam,adam", "--seeds", "4", "--output", tmp_path / "c")
         out = ipdlam_run("compare", table, *SMALL, *options, code=130)[0]
     assert "means of the seeds that all methods finished, 0, 1; ±" in out
@@ -1284,7 +1284,7 @@ def test_a_method_that_never_ends_an_iteration_costs_the_others_no_seed():
 
 
 def test_where_no_seed_is_finished_by_all_it_is_said(table, tmp_path):
-    with mock.patch.dict("ipdlam.problem.TRAINERS", ipdlam=InterruptedAfterOne):
+    with mock.patch.dict("ipdlam.runs.problem.TRAINERS", ipdlam=InterruptedAfterOne):
         options = ("--methods", "dlam,ipdlam", "--seeds", "3", "--seed", "4", "--output", tmp_path / "c")
         out = ipdlam_run("compare", table, *SMALL, *options, code=130)[0]
     assert "no seed was finished by all methods; this is seed 4" in out

@@ -17,9 +17,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from ipdlam import checkpoint
-from ipdlam.config import read_toml
+from ipdlam.checkpoint import format as checkpoint
 from ipdlam.datasets.sources import CATALOGUE
+from ipdlam.runs.config import read_toml
 from shell import assert_same_run, ipdlam_run, records, refused, same_model, summary
 from test_datasets import write_idx
 
@@ -151,7 +151,7 @@ def test_memory_that_runs_out_leaves_the_last_weights(tmp_path, monkeypatch, err
     ipdlam_run("train", "digits", *options, "--iterations", "2", "--output", tmp_path / "two")
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        run_out(patch, "ipdlam.trainer.pass_over", 4, error)  # the first is that of the start
+        run_out(patch, "ipdlam.fullbatch.trainer.pass_over", 4, error)  # the first is that of the start
         out, err = ipdlam_run("train", "digits", *options, *disk, "--output", run, code=1)
     assert err.startswith("error: memory ran out after 2 iterations; the last weights are in ")
     assert err.count("\n") == 1
@@ -168,7 +168,7 @@ def test_memory_that_runs_out_leaves_the_last_weights(tmp_path, monkeypatch, err
 def test_memory_that_runs_out_on_mini_batches_and_in_the_second_stage(tmp_path, monkeypatch):
     small = ("--hidden", "8", "--limit", "200", "--checkpoint-every", "1")
     with monkeypatch.context() as patch:
-        run_out(patch, "ipdlam.epoch.take", 6, NO_MEMORY)
+        run_out(patch, "ipdlam.minibatch.epoch.take", 6, NO_MEMORY)
         options = ("--epochs", "3", "--batch-size", "50", "--output", tmp_path / "batches")
         err = ipdlam_run("train", "digits", *small, *options, code=1)[1]
     assert "memory ran out after 1 epochs" in err
@@ -188,7 +188,7 @@ def test_memory_that_runs_out_on_mini_batches_and_in_the_second_stage(tmp_path, 
 
 
 def test_those_who_keep_the_state_on_a_disk_are_not_told_to(tmp_path, monkeypatch):
-    run_out(monkeypatch, "ipdlam.trainer.pass_over", 1, NO_MEMORY)
+    run_out(monkeypatch, "ipdlam.fullbatch.trainer.pass_over", 1, NO_MEMORY)
     options = ("--hidden", "8", "--storage", tmp_path / "state", "--output", tmp_path / "run")
     message = refused("train", "digits", *options)
     assert "there is not enough memory: z and a of 1347 samples" in message
@@ -197,13 +197,13 @@ def test_those_who_keep_the_state_on_a_disk_are_not_told_to(tmp_path, monkeypatc
 
 
 def test_memory_that_runs_out_elsewhere_is_one_line(digits, monkeypatch):
-    run_out(monkeypatch, "ipdlam.inference.evaluate", 1, NO_MEMORY)
+    run_out(monkeypatch, "ipdlam.runs.predict.evaluate", 1, NO_MEMORY)
     assert refused("evaluate", digits, code=1).startswith("error: there is not enough memory; ")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no fonts"), ValueError("an image of 0 x 0 pixels"), MemoryError()])
 def test_curves_that_cannot_be_drawn_never_fail_a_run(tmp_path, monkeypatch, error):
-    for home in ("ipdlam.jobs", "ipdlam.plots"):
+    for home in ("ipdlam.runs.job", "ipdlam.runs.plots"):
         monkeypatch.setattr(f"{home}.curves", mock.Mock(side_effect=error))
     err = ipdlam_run("train", "digits", *QUICK, "--output", tmp_path / "run", pictures=True)[1]
     assert f"warning: the curves were not drawn: {error or 'MemoryError'}" in err
@@ -436,7 +436,7 @@ def test_records_are_json_that_others_read(tmp_path):
         return {"train_loss": float("inf"), "train_accuracy": 0.5}
 
     run = tmp_path / "run"
-    with mock.patch("ipdlam.trainer.IPDLAM._scores", scores):
+    with mock.patch("ipdlam.fullbatch.trainer.IPDLAM._scores", scores):
         out = ipdlam_run("train", "digits", *QUICK, "--json", "--output", run)[0]
         ipdlam_run("train", "--resume", run, "--iterations", "3")
         options = ("--hidden", "8", "--iterations", "1", "--methods", "ipdlam", "--output", tmp_path / "compare")

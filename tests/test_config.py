@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipdlam import baselines, comparison, config, initialisation, orders, prox
+from ipdlam import baselines, prox
 from ipdlam.cli import options
-from ipdlam.config import ConfigError, TrainConfig, convert, read_toml
 from ipdlam.datasets import NAMES, tables
+from ipdlam.fullbatch import orders
+from ipdlam.network import initialise as initialisation
+from ipdlam.runs import compare as comparison
+from ipdlam.runs import config
+from ipdlam.runs.config import ConfigError, TrainConfig, convert, read_toml
 
 KINDS = {item.name: str(item.type) for item in dataclasses.fields(TrainConfig)}
 POSITIVE = st.floats(min_value=1e-300, max_value=1e300)
@@ -525,5 +529,5 @@ def test_the_shell_completes_names():
 def test_settings_need_no_torch():
     import subprocess
 
-    code = "import sys, ipdlam.config, ipdlam.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, ipdlam.runs.config, ipdlam.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

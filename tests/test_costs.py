@@ -10,11 +10,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import ipdlam
-import ipdlam.trainer
+import ipdlam.fullbatch.trainer
 from ipdlam import costs
 from ipdlam.costs import Machine
-from ipdlam.distributed import divide_work
-from ipdlam.passes import access_of
+from ipdlam.distributed.group import divide_work
+from ipdlam.fullbatch.passes import access_of
 from problems import make_data, make_model
 
 NETWORKS = [(5, 7, 6, 3), (4, 2), (9, 300, 11, 2), (3, 20, 400, 20, 5)]
@@ -65,7 +65,9 @@ def test_the_state(widths):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_layers_are_given_to_the_ranks_that_solve_for_them(widths, ranks, monkeypatch):
     given = {}
-    monkeypatch.setattr(ipdlam.trainer, "divide_work", lambda work, size: given.update(work) or divide_work(work, size))
+    monkeypatch.setattr(
+        ipdlam.fullbatch.trainer, "divide_work", lambda work, size: given.update(work) or divide_work(work, size)
+    )
     started(widths)
     assert costs.solve_owners(widths, ranks) == divide_work(given, ranks)
 

@@ -14,10 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import ranks
-from ipdlam.checkpoint import read_checkpoint
+from ipdlam.checkpoint.format import read_checkpoint
 from ipdlam.costs import iteration_bytes, meeting_bytes
 from ipdlam.errors import CheckpointError
-from ipdlam.orders import ORDERS
+from ipdlam.fullbatch.orders import ORDERS
 from ipdlam.prox import LOSSES
 from ranks import SIZES, WIDTHS, Pool, case, in_one, options, torchrun, workers_of
 from shell import ipdlam_run, records, refused, same_model

@@ -170,7 +170,7 @@ def test_what_is_refused_on_one_rank_is_refused_on_all(pool, what, error, said):
 
 
 def expected_bytes(size, batch, widths, number_bytes, weighted):
-    """The formula of :mod:`ipdlam.batchwise`."""
+    """The formula of :mod:`ipdlam.minibatch.step`."""
     layers, meeting = len(widths) - 1, 24 * size
     pairs = list(itertools.pairwise(widths))
     measures = batch < 10 or batch % 8 == 0

@@ -30,7 +30,7 @@ from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 from ipdlam.estimators.classifier import nearest_probabilities
 from ipdlam.estimators.scaling import Scaling
 from ipdlam.estimators.stopping import Plateau
-from ipdlam.history import Record
+from ipdlam.network.history import Record
 from ipdlam.prox import ACTIVATIONS, LOSSES
 
 # Most trainings here are far too short to converge; the tests of the warning itself ask for it.
@@ -902,7 +902,7 @@ except ImportError as error:
 def test_other_missing_modules_are_not_blamed_on_scikit_learn(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("ipdlam.estimators")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "ipdlam.minibatch", None)
+    monkeypatch.setitem(sys.modules, "ipdlam.minibatch.trainer", None)
     with pytest.raises(ImportError, match=r"ipdlam\.minibatch") as refused:
         __import__("ipdlam.estimators")
     assert "scikit-learn" not in str(refused.value)
@@ -1312,7 +1312,7 @@ def test_data_that_are_refused_leave_no_half_of_a_training(make, y):
 @both_methods
 @both_kinds
 def test_ctrl_c_before_anything_is_learned_is_passed_on(make, y, batch_size, monkeypatch):
-    from ipdlam.loop import run_loop
+    from ipdlam.training.loop import run_loop
 
     def interrupted(step, network, history, *rest):
         def refuse(evaluate):
@@ -1320,7 +1320,7 @@ def test_ctrl_c_before_anything_is_learned_is_passed_on(make, y, batch_size, mon
 
         return run_loop(refuse, network, history, *rest)
 
-    monkeypatch.setattr("ipdlam.resumable.run_loop", interrupted)
+    monkeypatch.setattr("ipdlam.training.trainer.run_loop", interrupted)
     model = make(batch_size=batch_size)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)

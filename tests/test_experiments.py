@@ -14,14 +14,14 @@ import pytest
 import torch
 
 import ipdlam
-from ipdlam.config import ConfigError
+from ipdlam.checkpoint.files import LOCK, exclusive
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, runner
-from ipdlam.experiments.base import SCALES, START, RunSpec, reweighed
 from ipdlam.experiments.make import all_runs, averaged, check, chosen_runs, comparable, draw, make, summarise
-from ipdlam.experiments.runner import Store
+from ipdlam.experiments.spec import SCALES, START, RunSpec, reweighed
+from ipdlam.experiments.store import Store
 from ipdlam.experiments.tables import markdown, result_table
-from ipdlam.storage import LOCK, exclusive
+from ipdlam.runs.config import ConfigError
 
 ROOT = Path(__file__).parent.parent
 TINY = RunSpec("digits", "ipdlam", (6,), 3, (("inertia", 0.5),), limit=100)

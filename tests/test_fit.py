@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ipdlam
-import ipdlam.trainer
+import ipdlam.fullbatch.trainer
 from ipdlam import DLAM, IPDLAM, DivergenceError, History, Record, StopTraining
-from ipdlam.evaluation import Evaluation
+from ipdlam.training.evaluation import Evaluation
 from problems import make_data, make_model
 
 N, VALIDATION = 60, 25
@@ -72,7 +72,7 @@ def script_scores(monkeypatch, training=None, validation=None):
     def evaluate(model, loss, samples, chunk_size):
         return Evaluation(1.0, next(scripts[len(samples)], 0.0))
 
-    monkeypatch.setattr(ipdlam.evaluation, "evaluate", evaluate)
+    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", evaluate)
 
 
 @contextmanager
@@ -232,13 +232,13 @@ def test_seconds_never_decrease():
 
 
 def test_seconds_do_not_count_evaluation(monkeypatch):
-    real = ipdlam.evaluation.evaluate
+    real = ipdlam.training.evaluation.evaluate
 
     def slow(model, loss, samples, chunk_size):
         time.sleep(0.3)
         return real(model, loss, samples, chunk_size)
 
-    monkeypatch.setattr(ipdlam.evaluation, "evaluate", slow)
+    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", slow)
     started = time.perf_counter()
     # Two iterations: the clock of the second would hold the evaluation of the first.
     history = IPDLAM(make_model(WIDTHS)).fit(X, Y, iterations=2, validation_data=(X_NEW, Y_NEW))
@@ -506,7 +506,7 @@ def test_interrupt_in_a_callback(order):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("chunks_done", [0, 2])
 def test_interrupt_in_the_middle_of_a_pass(monkeypatch, order, chunks_done):
-    real = ipdlam.passes.update_a
+    real = ipdlam.fullbatch.passes.update_a
     calls = {"armed": False, "left": chunks_done}
 
     def interrupted(*args, **keywords):
@@ -523,7 +523,7 @@ def test_interrupt_in_the_middle_of_a_pass(monkeypatch, order, chunks_done):
     snapshots = Snapshots(model)
     trainer = IPDLAM(model, order=order, chunk_size=16)
     with monkeypatch.context() as patch, no_stray_interrupt():
-        patch.setattr(ipdlam.passes, "update_a", interrupted)
+        patch.setattr(ipdlam.fullbatch.passes, "update_a", interrupted)
         history = trainer.fit(X, Y, iterations=9, callbacks=[snapshots, arm])
     assert calls["left"] == 0
     assert len(history) == 1
@@ -553,7 +553,7 @@ def test_interrupt_in_the_middle_of_a_pass_leaves_the_best_weights_if_asked(monk
 
     def arm(record):
         if record.iteration == 3:
-            monkeypatch.setattr(ipdlam.trainer, "solve_weights", interrupted)
+            monkeypatch.setattr(ipdlam.fullbatch.trainer, "solve_weights", interrupted)
 
     with no_stray_interrupt():
         history = IPDLAM(model).fit(X, Y, iterations=9, restore_best=True, callbacks=[snapshots, arm])
@@ -606,7 +606,7 @@ def test_a_run_whose_validation_overflows_can_be_resumed(tmp_path):
 
 def poison_from(monkeypatch, name, value, iteration):
     """A callback after which an update of the trainer gives ``value``; what it returns is written in place too."""
-    home = ipdlam.trainer if hasattr(ipdlam.trainer, name) else ipdlam.passes
+    home = ipdlam.fullbatch.trainer if hasattr(ipdlam.fullbatch.trainer, name) else ipdlam.fullbatch.passes
     real = getattr(home, name)
 
     def poisoned(*args, **keywords):

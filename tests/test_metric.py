@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from certify import normal, uniform
-from ipdlam.linalg import complete_symmetric
-from ipdlam.metric import REMEMBERED_SAMPLES, InputMemory
+from ipdlam.minibatch.input_memory import REMEMBERED_SAMPLES, InputMemory
+from ipdlam.network.linalg import complete_symmetric
 
 CPU = torch.device("cpu")
 

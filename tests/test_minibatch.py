@@ -10,8 +10,8 @@ from torch import nn
 
 import ipdlam
 from ipdlam import DivergenceError, MiniBatchIPDLAM
-from ipdlam.models import mlp
 from ipdlam.prox import ACTIVATIONS, LOSSES
+from ipdlam.runs.model_file import mlp
 from problems import make_data, make_model
 from test_fit import no_back_propagation
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import ipdlam
-from ipdlam import targets
-from ipdlam.batchwise import Batchwise, StepSettings
-from ipdlam.inputs import Samples
-from ipdlam.network import Network
+from ipdlam.minibatch import sweep as targets
+from ipdlam.minibatch.rescale import forward
+from ipdlam.minibatch.step import Batchwise, StepSettings
+from ipdlam.network.mlp import Network
+from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES
-from ipdlam.start import forward
 
 LARGE = 1e7  # a penalty at which the prox of a loss is its gradient, to seven digits
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ipdlam.config import ConfigError
 from ipdlam.experiments import EXPERIMENTS, readings, table1
 from ipdlam.experiments.claims import HOLDS, UNJUDGED
 from ipdlam.experiments.contents import Content, base_name, png_texts
@@ -18,6 +17,7 @@ from ipdlam.experiments.overview import MARK, is_overview, overview_picture, tab
 from ipdlam.experiments.page import report_html
 from ipdlam.experiments.report import report_markdown, write_report
 from ipdlam.experiments.summary import fit, five_sentences, why_it_changed
+from ipdlam.runs.config import ConfigError
 
 ASKED = ["What holds", "What does not", "Why", "In which reading", "What to do about it"]
 GOOD = {"objective": 1800.0, "train_accuracy": 0.97, "test_accuracy": 0.945}

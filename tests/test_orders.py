@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ipdlam
-from ipdlam.orders import ORDERS, Block, increase, plan, resolve_order
+from ipdlam.fullbatch.orders import ORDERS, Block, increase, plan, resolve_order
 from problems import make_model
 
 NAMED = {

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import ipdlam
-from ipdlam.moments import MomentSums
+from ipdlam.fullbatch.moments import MomentSums
+from ipdlam.fullbatch.updates import update_W
 from ipdlam.prox import Ridge
-from ipdlam.updates import update_W
 from problems import assert_same_runs, make_data, make_model
 
 

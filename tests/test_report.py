@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 import browser
 from ipdlam.cli import app
-from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, contents
 from ipdlam.experiments.claims import (
@@ -38,8 +37,9 @@ from ipdlam.experiments.make import make
 from ipdlam.experiments.overview import overview_picture, table_overview
 from ipdlam.experiments.page import LONG_TABLE, cell_kinds, header, report_html
 from ipdlam.experiments.report import report_markdown, verdict_markdown, write_report
-from ipdlam.experiments.runner import Store
+from ipdlam.experiments.store import Store
 from ipdlam.experiments.tables import Table, claim_table
+from ipdlam.runs.config import ConfigError
 
 NAMES = ("table1", "fig1", "order")
 REPORT = Path(__file__).parents[1] / "results" / "report.html"

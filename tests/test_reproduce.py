@@ -16,12 +16,12 @@ import pytest
 from rich.console import Console
 
 import ipdlam
-from ipdlam import storage
-from ipdlam.checkpoint import MANIFEST
+from ipdlam.checkpoint import files as storage
+from ipdlam.checkpoint.files import LOCK, exclusive
+from ipdlam.checkpoint.format import MANIFEST
 from ipdlam.cli.reproduce import bar, outcome
 from ipdlam.experiments import EXPERIMENTS, make, runner
-from ipdlam.experiments.base import RunResult
-from ipdlam.storage import LOCK, exclusive
+from ipdlam.experiments.spec import RunResult
 from shell import ipdlam_run, refused
 
 
@@ -335,7 +335,7 @@ def test_a_full_disk_when_results_are_written(tmp_path, monkeypatch, name):
             path.write_bytes(content)
 
     monkeypatch.setattr("ipdlam.experiments.make.write_file", write_file)
-    monkeypatch.setattr("ipdlam.plots.write_file", write_file)
+    monkeypatch.setattr("ipdlam.runs.plots.write_file", write_file)
     message = refused("reproduce", "order", "--output", tmp_path, code=1)
     assert message.startswith(f"error: {tmp_path / name} was not written: the disk is full: ")
     assert message.endswith(" are needed; make room or save elsewhere\n")

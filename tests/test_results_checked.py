@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from ipdlam.baselines import OPTIMIZERS
-from ipdlam.batches import default_batch_size
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS, runner, setup
-from ipdlam.experiments.base import SCALES, START
 from ipdlam.experiments.contents import load_contents, png_texts
 from ipdlam.experiments.make import DRAWN, all_runs, command, make, stored, summarise
-from ipdlam.experiments.runner import Store, config_of, make_trainer, problem_of
+from ipdlam.experiments.spec import SCALES, START
+from ipdlam.experiments.store import Store, config_of, make_trainer, problem_of
+from ipdlam.minibatch.state import default_batch_size
 from shell import ipdlam_run, refused, snapshot
 
 NAMES = ("fig1", "order")

@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 
 import ipdlam
 from ipdlam import DLAM, IPDLAM, CheckpointError
-from ipdlam import checkpoint as checkpoints
 from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation, BatchByBatch
-from ipdlam.callbacks import Checkpoints
-from ipdlam.models import mlp
+from ipdlam.checkpoint import format as checkpoints
 from ipdlam.prox import ACTIVATIONS, Huber
+from ipdlam.runs.model_file import mlp
+from ipdlam.training.callbacks import Checkpoints
 from problems import assert_same_runs, make_data, make_model, same
 
 WIDTHS = [5, 8, 7, 3]

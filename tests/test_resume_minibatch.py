@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ipdlam
 from ipdlam import IPDLAM, CheckpointError, DivergenceError, MiniBatchIPDLAM, StopTraining
-from ipdlam.batchwise import Batchwise
-from ipdlam.callbacks import Checkpoints
+from ipdlam.minibatch.step import Batchwise
 from ipdlam.prox import Huber
+from ipdlam.training.callbacks import Checkpoints
 from problems import assert_same_runs, make_data, make_model, same
 
 WIDTHS = [5, 8, 7, 3]
@@ -139,7 +139,7 @@ def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
 
     whole, first = (MiniBatchIPDLAM(network(), batch_size=16) for _ in range(2))
     whole.fit(X, Y, epochs=4, evaluate_every=4)
-    monkeypatch.setattr(ipdlam.evaluation, "evaluate", interrupt)
+    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", interrupt)
     history = first.fit(X, Y, epochs=4, evaluate_every=2)
     assert (len(history), history.stop_reason) == (2, "interrupted")
     monkeypatch.undo()

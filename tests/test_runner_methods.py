@@ -10,15 +10,15 @@ import pytest
 
 from ipdlam import DLAM, IPDLAM, MiniBatchIPDLAM
 from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
-from ipdlam.batchwise import Batchwise
-from ipdlam.epoch import START_ROWS
 from ipdlam.experiments import runner
-from ipdlam.experiments.base import RunSpec
-from ipdlam.experiments.runner import Store, advance, begun, columns, config_of, make_trainer, passes_of, problem_of
-from ipdlam.methods import METHODS
-from ipdlam.orders import ORDERS
-from ipdlam.problem import TRAINERS
+from ipdlam.experiments.spec import RunSpec
+from ipdlam.experiments.store import Store, advance, begun, columns, config_of, make_trainer, passes_of, problem_of
+from ipdlam.fullbatch.orders import ORDERS
+from ipdlam.minibatch.epoch import START_ROWS
+from ipdlam.minibatch.step import Batchwise
 from ipdlam.prox import Ridge
+from ipdlam.runs.methods import METHODS
+from ipdlam.runs.problem import TRAINERS
 from problems import assert_same_runs, make_data, make_model
 
 LIMIT, BATCH = 100, 16

@@ -20,16 +20,16 @@ from rich.console import Console
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from ipdlam import checkpoint as checkpoints
-from ipdlam import jobs
 from ipdlam.baselines import BackPropagation
+from ipdlam.checkpoint import format as checkpoints
 from ipdlam.cli import app
 from ipdlam.cli.display import Screen
-from ipdlam.config import ConfigError, TrainConfig
-from ipdlam.history import History, Record
-from ipdlam.problem import Problem
-from ipdlam.runs import RunFolder
-from ipdlam.stages import check_first_stage, counted, ending, hands_over
+from ipdlam.network.history import History, Record
+from ipdlam.runs import job as jobs
+from ipdlam.runs.config import ConfigError, TrainConfig
+from ipdlam.runs.folder import RunFolder
+from ipdlam.runs.problem import Problem
+from ipdlam.runs.stages import check_first_stage, counted, ending, hands_over
 from shell import Killed, assert_same_run, fake_curves, ipdlam_run, kill_after, records, refused, snapshot, summary
 
 WARM = ("--hidden", "8", "--iterations", "3", "--then", "adam", "--then-epochs", "4", "--checkpoint-every", "2")
@@ -537,7 +537,7 @@ def test_a_disk_that_is_full_between_the_stages_costs_nothing(data, run, tmp_pat
             raise checkpoints.CheckpointError("model.safetensors was not written: the disk is full")
         real(self, path)
 
-    from ipdlam.models import TrainedModel
+    from ipdlam.runs.model_file import TrainedModel
 
     attempts, real = [], TrainedModel.save
     with mock.patch.object(TrainedModel, "save", failing):
@@ -571,7 +571,7 @@ def test_the_screen_has_a_bar_for_each_stage(data, tmp_path, width):
 
 
 def test_curves_show_the_change(data, run, monkeypatch):
-    from ipdlam.plots import draw_curves
+    from ipdlam.runs.plots import draw_curves
 
     history = RunFolder(run.path).read_history()
     figure = draw_curves({"run": history})

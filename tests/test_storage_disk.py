@@ -19,8 +19,10 @@ import pytest
 import torch
 
 import ipdlam
-from ipdlam import DLAM, IPDLAM, StorageError, diskshard, diskstate
-from ipdlam.checkpoint import seal
+from ipdlam import DLAM, IPDLAM, StorageError
+from ipdlam.checkpoint.format import seal
+from ipdlam.fullbatch import disk as diskshard
+from ipdlam.fullbatch import disk_folder as diskstate
 from problems import assert_same_runs, make_data, make_model, same, without_seconds
 from shell import ipdlam_run, records, refused, same_model, summary
 
@@ -136,9 +138,11 @@ def test_the_samples_are_not_copied(tmp_path, monkeypatch):
     np.save(tmp_path / "X.npy", X.numpy().astype(np.float64))
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     seen = []
-    real = ipdlam.mapped.as_tensor
-    monkeypatch.setattr(ipdlam.mapped, "as_tensor", lambda name, array: seen.append(len(array)) or real(name, array))
-    monkeypatch.setattr(ipdlam.mapped, "ROWS_AT_A_TIME", 20)
+    real = ipdlam.network.mapped.as_tensor
+    monkeypatch.setattr(
+        ipdlam.network.mapped, "as_tensor", lambda name, array: seen.append(len(array)) or real(name, array)
+    )
+    monkeypatch.setattr(ipdlam.network.mapped, "ROWS_AT_A_TIME", 20)
     trainer = IPDLAM(model_of(), chunk_size=16, storage=tmp_path / "state")
     trainer.fit(mapped, X.double().numpy()[:, :3], iterations=2)
     assert max(seen) <= 20
@@ -157,7 +161,7 @@ ON_LINUX = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="n
 @ON_LINUX
 def test_pages_of_mapped_samples_are_given_back(tmp_path):
     np.save(tmp_path / "X.npy", np.ones((20000, 500), np.float32))  # 40 MB
-    rows = ipdlam.mapped.MappedRows("X", np.load(tmp_path / "X.npy", mmap_mode="r"), lambda rows, first: rows)
+    rows = ipdlam.network.mapped.MappedRows("X", np.load(tmp_path / "X.npy", mmap_mode="r"), lambda rows, first: rows)
     before, total, most = status("RssFile"), 0.0, 0
     for part in rows:
         total += float(part.sum(dtype=torch.float64))
@@ -270,7 +274,7 @@ def test_idx_files_that_cannot_be_mapped(tmp_path):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e300])
 def test_bad_numbers_are_refused_by_place(tmp_path, monkeypatch, bad):
-    monkeypatch.setattr(ipdlam.mapped, "ROWS_AT_A_TIME", 20)
+    monkeypatch.setattr(ipdlam.network.mapped, "ROWS_AT_A_TIME", 20)
     wrong = X.double().numpy()
     wrong[47, 2] = bad
     trainer = IPDLAM(model_of(), storage=tmp_path / "state")
@@ -291,7 +295,7 @@ def test_bad_numbers_are_refused_by_place(tmp_path, monkeypatch, bad):
 @pytest.mark.parametrize("order", ["reverse", "nested-reverse"])
 @pytest.mark.parametrize(("before", "after"), [("disk", "memory"), ("memory", "disk"), ("disk", "disk")])
 def test_a_run_goes_on_in_memory_or_on_disk(tmp_path, monkeypatch, order, before, after):
-    monkeypatch.setattr(ipdlam.checkpoint, "PART_BYTES", 1000)  # parts that lie across chunks
+    monkeypatch.setattr(ipdlam.checkpoint.format, "PART_BYTES", 1000)  # parts that lie across chunks
     data = {"sample_weight": WEIGHT, "validation_data": VALIDATION}
     straight = IPDLAM(model_of(), order=order, chunk_size=16)
     straight.fit(X, Y, iterations=6, **data)
@@ -319,7 +323,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_nothing_behind(tmp_path):
 
 
 def test_saving_reads_a_part_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(ipdlam.checkpoint, "PART_BYTES", 600)
+    monkeypatch.setattr(ipdlam.checkpoint.format, "PART_BYTES", 600)
     trainer = IPDLAM(model_of(), chunk_size=16, storage=tmp_path / "state")
     trainer.fit(X, Y, iterations=1)
     largest = []

@@ -10,12 +10,12 @@ from torch import nn
 
 from certify import assert_lowest, local_steps, normal, perturbations, signed_magnitudes, slope, wide_grid
 from ipdlam import MiniBatchIPDLAM
-from ipdlam.linalg import Gram, gain
-from ipdlam.moments import Moments
-from ipdlam.network import Network
+from ipdlam.fullbatch.moments import Moments
+from ipdlam.fullbatch.updates import aim_z, update_a, update_hidden_z, update_output_z, update_W
+from ipdlam.minibatch.sweep import REACH, hidden_change, input_change, output_change, sweep
+from ipdlam.network.linalg import Gram, gain
+from ipdlam.network.mlp import Network
 from ipdlam.prox import ACTIVATIONS, LOSSES
-from ipdlam.targets import REACH, hidden_change, input_change, output_change, sweep
-from ipdlam.updates import aim_z, update_a, update_hidden_z, update_output_z, update_W
 from problems import make_data, make_model
 
 WIDTHS = [4, 6, 5, 3]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ipdlam
-from ipdlam.orders import ORDERS, increase
+from ipdlam.fullbatch.orders import ORDERS, increase
 from ipdlam.prox import ACTIVATIONS, L1, LOSSES, ElasticNet, Ridge
 from problems import make_data, make_model
 

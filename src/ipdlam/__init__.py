@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ipdlam.version import __version__
 
 if TYPE_CHECKING:
-    from ipdlam import baselines, callbacks, checkpoint, datasets, plots, prox
+    from ipdlam import baselines, checkpoint, datasets, prox
     from ipdlam.errors import (
         CheckpointError,
         DataError,
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
         StorageError,
         UnsupportedModelError,
     )
-    from ipdlam.history import History, Record
-    from ipdlam.initialisation import initialise
-    from ipdlam.minibatch import MiniBatchIPDLAM
-    from ipdlam.objective import Objective
-    from ipdlam.trainer import DLAM, IPDLAM
+    from ipdlam.fullbatch.trainer import DLAM, IPDLAM
+    from ipdlam.minibatch.trainer import MiniBatchIPDLAM
+    from ipdlam.network.history import History, Record
+    from ipdlam.network.initialise import initialise
+    from ipdlam.network.objective import Objective
+    from ipdlam.runs import plots
+    from ipdlam.training import callbacks
 
 # Imported when they are first used: `ipdlam --help` does not wait for torch.
 HOMES = {
     "baselines": "ipdlam.baselines",
-    "callbacks": "ipdlam.callbacks",
+    "callbacks": "ipdlam.training.callbacks",
     "checkpoint": "ipdlam.checkpoint",
     "datasets": "ipdlam.datasets",
-    "plots": "ipdlam.plots",
+    "plots": "ipdlam.runs.plots",
     "prox": "ipdlam.prox",
     "CheckpointError": "ipdlam.errors",
     "DataError": "ipdlam.errors",
@@ -39,14 +41,16 @@ HOMES = {
     "StopTraining": "ipdlam.errors",
     "StorageError": "ipdlam.errors",
     "UnsupportedModelError": "ipdlam.errors",
-    "History": "ipdlam.history",
-    "Record": "ipdlam.history",
-    "initialise": "ipdlam.initialisation",
-    "Objective": "ipdlam.objective",
-    "DLAM": "ipdlam.trainer",
-    "IPDLAM": "ipdlam.trainer",
-    "MiniBatchIPDLAM": "ipdlam.minibatch",
+    "History": "ipdlam.network.history",
+    "Record": "ipdlam.network.history",
+    "initialise": "ipdlam.network.initialise",
+    "Objective": "ipdlam.network.objective",
+    "DLAM": "ipdlam.fullbatch.trainer",
+    "IPDLAM": "ipdlam.fullbatch.trainer",
+    "MiniBatchIPDLAM": "ipdlam.minibatch.trainer",
 }
+
+MODULES = ("baselines", "callbacks", "checkpoint", "datasets", "plots", "prox")
 
 __all__ = [
     "DLAM",
@@ -78,7 +82,7 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'ipdlam' has no attribute {name!r}")
     home = import_module(HOMES[name])
-    found = home if home.__name__ == f"ipdlam.{name}" else getattr(home, name)
+    found = home if name in MODULES else getattr(home, name)
     globals()[name] = found
     return found
 

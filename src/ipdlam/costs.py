@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipdlam.checks import check_integer, check_number
-from ipdlam.distributed import divide_work
-from ipdlam.linalg import strips
+from ipdlam.distributed.group import divide_work
+from ipdlam.network.linalg import strips
 
 SEGMENT = 1 << 20  # bytes that gloo sends at a time
 
@@ -101,7 +101,7 @@ def sample_elements(widths: Sequence[int]) -> list[int]:
 
 
 def gain_flops(widths: Sequence[int]) -> list[float]:
-    """Of what the update of ``a_(l-1)`` needs of ``W_l`` (:func:`ipdlam.linalg.gain`), by layer."""
+    """Of what the update of ``a_(l-1)`` needs of ``W_l`` (:func:`ipdlam.network.linalg.gain`), by layer."""
     found = [0.0]
     for inputs, outputs in layers_of(widths)[1:]:
         small, large = sorted((inputs, outputs))
@@ -123,7 +123,7 @@ def weight_numbers(widths: Sequence[int]) -> int:
 
 
 def moment_numbers(widths: Sequence[int]) -> int:
-    """What the ranks add up after a pass, the terms of the objective included: ipdlam.distributed has the formula."""
+    """What the ranks add up after a pass, the terms of the objective included (ipdlam.distributed.group)."""
     found = 2 * (len(widths) - 1) + 3
     for l, (inputs, outputs) in enumerate(layers_of(widths), start=1):
         found += inputs * outputs + outputs + 1

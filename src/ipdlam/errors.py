@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ipdlam.history import History
+    from ipdlam.network.history import History
 
 
 class UnsupportedModelError(ValueError):

@@ -17,16 +17,16 @@ from torch import nn
 
 from ipdlam.baselines.protocol import AlternatingBaseline, RunState, State
 from ipdlam.checks import check_integer
-from ipdlam.inputs import Samples
-from ipdlam.linalg import all_finite, gain
-from ipdlam.objective import Objective
-from ipdlam.orders import Block, Plan, Visit, reverse
-from ipdlam.passes import objective_of, pass_over, solve_weights, update
+from ipdlam.fullbatch.memory import Chunk
+from ipdlam.fullbatch.orders import Block, Plan, Visit, reverse
+from ipdlam.fullbatch.passes import objective_of, pass_over, solve_weights, update
+from ipdlam.fullbatch.schedules import PenaltySchedule
+from ipdlam.fullbatch.settings import resolve_settings
+from ipdlam.fullbatch.state import Run
+from ipdlam.network.linalg import all_finite, gain
+from ipdlam.network.objective import Objective
+from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
-from ipdlam.run import Run
-from ipdlam.schedules import PenaltySchedule
-from ipdlam.settings import resolve_settings
-from ipdlam.shards import Chunk
 
 MEASURE = Visit(measures=True)
 NOTHING_AHEAD = Plan(MEASURE, (), frozenset(), frozenset())

@@ -24,15 +24,15 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.baselines.protocol import AlternatingBaseline, RunState, State
-from ipdlam.checkpoint import RowStore
+from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
-from ipdlam.inputs import Samples
-from ipdlam.linalg import gain
-from ipdlam.objective import Objective, Tally, squared_distance, weighted_sum
-from ipdlam.orders import Block
+from ipdlam.fullbatch.orders import Block
+from ipdlam.fullbatch.state import Run
+from ipdlam.fullbatch.updates import aim_z, update_a, update_b, update_hidden_z, update_W
+from ipdlam.network.linalg import gain
+from ipdlam.network.objective import Objective, Tally, squared_distance, weighted_sum
+from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
-from ipdlam.run import Run
-from ipdlam.updates import aim_z, update_a, update_b, update_hidden_z, update_W
 
 
 @dataclass

@@ -29,11 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.baselines.protocol import AlternatingBaseline, State
-from ipdlam.checkpoint import RowStore
+from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
-from ipdlam.inputs import Samples
-from ipdlam.network import Network
-from ipdlam.objective import Objective
+from ipdlam.network.mlp import Network
+from ipdlam.network.objective import Objective
+from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
 
 DOUBLINGS = 60

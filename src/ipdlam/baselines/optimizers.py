@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ipdlam.baselines.protocol import Baseline, State
-from ipdlam.checkpoint import RowStore
+from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_integer, check_number, check_seed
-from ipdlam.config import LARGEST_RATE
-from ipdlam.history import History
-from ipdlam.inputs import ArrayLike, Samples, ValidationData
-from ipdlam.loop import Callback, Stopping
-from ipdlam.network import Network
-from ipdlam.objective import Objective
+from ipdlam.network.history import History
+from ipdlam.network.mlp import Network
+from ipdlam.network.objective import Objective
+from ipdlam.network.samples import ArrayLike, Samples, ValidationData
 from ipdlam.prox import Loss
+from ipdlam.runs.config import LARGEST_RATE
+from ipdlam.training.loop import Callback, Stopping
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,

@@ -12,21 +12,21 @@ from typing import Any, ClassVar
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.checkpoint import RowStore
+from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_integer
-from ipdlam.course import Course
 from ipdlam.errors import DivergenceError, SolveError
-from ipdlam.history import History, Record
-from ipdlam.inputs import ArrayLike, Samples, ValidationData
-from ipdlam.linalg import all_finite
-from ipdlam.loop import Weights
-from ipdlam.network import Network
-from ipdlam.objective import Objective
+from ipdlam.fullbatch.memory import default_chunk_size
+from ipdlam.fullbatch.settings import by_name, describe, rebuild
+from ipdlam.fullbatch.state import Run
+from ipdlam.network.history import History, Record
+from ipdlam.network.linalg import all_finite
+from ipdlam.network.mlp import Network
+from ipdlam.network.objective import Objective
+from ipdlam.network.samples import ArrayLike, Samples, ValidationData
 from ipdlam.prox import LOSSES, Loss
-from ipdlam.resumable import CountsIterations, Resumable
-from ipdlam.run import Run
-from ipdlam.settings import by_name, describe, rebuild
-from ipdlam.shards import default_chunk_size
+from ipdlam.training.loop import Weights
+from ipdlam.training.state import Course
+from ipdlam.training.trainer import CountsIterations, Resumable
 
 
 @dataclass

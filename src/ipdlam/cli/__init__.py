@@ -16,7 +16,6 @@ from ipdlam.cli.processes import by_torchrun, speaks_of
 from ipdlam.cli.report import report
 from ipdlam.cli.reproduce import reproduce
 from ipdlam.cli.train import train
-from ipdlam.config import ConfigError
 from ipdlam.errors import (
     CheckpointError,
     DataError,
@@ -27,6 +26,7 @@ from ipdlam.errors import (
     UnsupportedModelError,
     is_out_of_memory,
 )
+from ipdlam.runs.config import ConfigError
 from ipdlam.version import __version__
 
 app = typer.Typer(

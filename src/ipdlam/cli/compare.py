@@ -14,13 +14,13 @@ import typer
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.cli.options import with_settings
-from ipdlam.config import LARGEST_RATE, LEARNING_RATES, MOST, ConfigError, TrainConfig, blamed_on_settings, convert
+from ipdlam.runs.config import LARGEST_RATE, LEARNING_RATES, MOST, ConfigError, TrainConfig, blamed_on_settings, convert
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ipdlam.history import History
-    from ipdlam.problem import Split
+    from ipdlam.network.history import History
+    from ipdlam.runs.problem import Split
 
 WIDTH = 120  # of the table
 MINIBATCH = ("step", "rank", "weight_decay")  # settings of that method alone
@@ -123,9 +123,11 @@ def compare(
     from rich.console import Console
     from rich.progress import Progress
 
-    from ipdlam.batches import default_batch_size
+    from ipdlam.checkpoint.files import write_file
     from ipdlam.cli.display import Outlet, silenced
-    from ipdlam.comparison import (
+    from ipdlam.minibatch.state import default_batch_size
+    from ipdlam.network.history import plain
+    from ipdlam.runs.compare import (
         ENDLESS,
         Terms,
         check_methods,
@@ -136,12 +138,10 @@ def compare(
         run_method,
         title,
     )
-    from ipdlam.environment import environment
-    from ipdlam.history import plain
-    from ipdlam.plots import curves
-    from ipdlam.problem import Problem
-    from ipdlam.runs import is_taken, make_folder, new_path
-    from ipdlam.storage import write_file
+    from ipdlam.runs.environment import environment
+    from ipdlam.runs.folder import is_taken, make_folder, new_path
+    from ipdlam.runs.plots import curves
+    from ipdlam.runs.problem import Problem
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     check_methods(names)

@@ -15,15 +15,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ipdlam.environment import peak_memory
-from ipdlam.history import plain
-from ipdlam.minibatch import MiniBatchIPDLAM
-from ipdlam.stages import counted
-from ipdlam.storage import readable
+from ipdlam.checkpoint.files import readable
+from ipdlam.minibatch.trainer import MiniBatchIPDLAM
+from ipdlam.network.history import plain
+from ipdlam.runs.environment import peak_memory
+from ipdlam.runs.stages import counted
 
 if TYPE_CHECKING:
-    from ipdlam.history import History, Record
-    from ipdlam.jobs import Job
+    from ipdlam.network.history import History, Record
+    from ipdlam.runs.job import Job
 
 
 def percent(accuracy: float | None) -> str:

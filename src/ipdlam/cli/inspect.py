@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ipdlam.config import ConfigError
+from ipdlam.runs.config import ConfigError
 
 DataDir = Annotated[
     Optional[str],  # noqa: UP045 (typer evaluates it)
@@ -38,11 +38,11 @@ def evaluate(
 
       ipdlam evaluate runs/mnist --data fashion-mnist
     """
-    from ipdlam.inference import evaluate_run
+    from ipdlam.runs.predict import evaluate_run
 
     found = evaluate_run(run, data, data_dir)
     if as_json:
-        from ipdlam.history import plain
+        from ipdlam.network.history import plain
 
         content = {name: {"samples": n, "loss": e.loss, "accuracy": e.accuracy} for name, (n, e) in found.items()}
         print(json.dumps(plain(content)))
@@ -76,8 +76,8 @@ def predict(
 
       ipdlam predict runs/iris new.csv --scores --output predicted.csv
     """
-    from ipdlam.inference import predict_file
-    from ipdlam.storage import write_file
+    from ipdlam.checkpoint.files import write_file
+    from ipdlam.runs.predict import predict_file
 
     if output is not None and output.exists():
         raise ConfigError(f"output {output} exists already; remove it or choose another name")

@@ -1,4 +1,4 @@
-"""The options of ``ipdlam train``, made from the one table of settings in :mod:`ipdlam.config`."""
+"""The options of ``ipdlam train``, made from the one table of settings in :mod:`ipdlam.runs.config`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Optional
 
 import typer
 
-from ipdlam import config as known
-from ipdlam.config import TrainConfig
-from ipdlam.methods import DEFAULTS, METHODS, shown
+from ipdlam.runs import config as known
+from ipdlam.runs.config import TrainConfig
+from ipdlam.runs.methods import DEFAULTS, METHODS, shown
 
 COMPLETIONS: dict[str, tuple[str, ...]] = {
     "data": ("digits", "mnist", "fashion-mnist"),

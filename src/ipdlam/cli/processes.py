@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from ipdlam.config import ConfigError, TrainConfig
 from ipdlam.errors import DistributedError
+from ipdlam.runs.config import ConfigError, TrainConfig
 
 TIMEOUT = 600.0  # seconds; a pass over a rank's samples, or a checkpoint, must not take longer than another's by more
 
@@ -30,10 +30,10 @@ def speaks_of(error: Exception) -> bool:
     if not by_torchrun():
         return True
     if isinstance(error, DistributedError) and error.lost:
-        from ipdlam.torchrun import is_first_to_say
+        from ipdlam.distributed.torchrun import is_first_to_say
 
         return is_first_to_say("that others are lost")
-    met = "ipdlam.torchrun" in sys.modules and sys.modules["ipdlam.torchrun"].has_joined()
+    met = "ipdlam.distributed.torchrun" in sys.modules and sys.modules["ipdlam.distributed.torchrun"].has_joined()
     return os.environ.get("RANK" if met else "LOCAL_RANK", "0") == "0"
 
 

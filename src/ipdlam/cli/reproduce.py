@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ipdlam.cli.signals import StopSignals
-from ipdlam.config import ConfigError
+from ipdlam.runs.config import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from ipdlam.experiments.base import RunResult, RunSpec
-    from ipdlam.experiments.runner import Store
-    from ipdlam.history import Record
+    from ipdlam.experiments.spec import RunResult, RunSpec
+    from ipdlam.experiments.store import Store
+    from ipdlam.network.history import Record
 
 
 ALIASES = {"fig4": "order"}
@@ -73,13 +73,13 @@ def reproduce(
     """
     from rich.console import Console
 
+    from ipdlam.checkpoint.files import unwritable
     from ipdlam.cli.display import Outlet, silenced
     from ipdlam.experiments import EXPERIMENTS
-    from ipdlam.experiments.base import SCALES
     from ipdlam.experiments.make import chosen_runs, collect, make
-    from ipdlam.experiments.runner import Store
+    from ipdlam.experiments.spec import SCALES
+    from ipdlam.experiments.store import Store
     from ipdlam.experiments.tables import attributed
-    from ipdlam.storage import unwritable
 
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
@@ -173,7 +173,7 @@ class Watch:
 
     def __call__(self, spec: RunSpec, place: int, count: int) -> Callable[[Record], None]:
         """What is told of every iteration of a run, the one that comes next."""
-        from ipdlam.experiments.runner import total_iterations
+        from ipdlam.experiments.store import total_iterations
 
         seed = f", seed {spec.seed}" if self.seeds > 1 else ""
         self.title = f"{self.name} {place}/{count}: {spec.label}{seed}"
@@ -217,8 +217,8 @@ def collectable(
     Experiments share runs. So that none is begun with a few runs of others, ``everything`` is what has a result.
     """
     from ipdlam.experiments import EXPERIMENTS
-    from ipdlam.experiments.base import SCALES
     from ipdlam.experiments.make import seeds_with_runs
+    from ipdlam.experiments.spec import SCALES
 
     wanted = {}
     for name in chosen:

@@ -14,8 +14,8 @@ import typer
 from ipdlam.cli.options import with_settings
 from ipdlam.cli.processes import by_torchrun, check_shareable, is_restart, timeout
 from ipdlam.cli.signals import StopSignals
-from ipdlam.config import ConfigError, TrainConfig, read_toml
 from ipdlam.errors import DivergenceError, OutOfMemoryError
+from ipdlam.runs.config import ConfigError, TrainConfig, read_toml
 
 
 @with_settings(item.name for item in dataclasses.fields(TrainConfig))
@@ -71,10 +71,10 @@ def train(
     seconds = timeout()
 
     from ipdlam.cli.display import Silent, choose
-    from ipdlam.distributed import SERIAL
-    from ipdlam.jobs import Job, finished, resumed_config
-    from ipdlam.runs import RunFolder
-    from ipdlam.torchrun import is_remembered, join, leave, remember
+    from ipdlam.distributed.group import SERIAL
+    from ipdlam.distributed.torchrun import is_remembered, join, leave, remember
+    from ipdlam.runs.folder import RunFolder
+    from ipdlam.runs.job import Job, finished, resumed_config
 
     group = join(seconds) if by_torchrun() else SERIAL
     with contextlib.ExitStack() as parting:

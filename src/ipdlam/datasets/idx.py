@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.errors import DataError
-from ipdlam.inputs import RowSource
+from ipdlam.network.samples import RowSource
 
 # Byte 2 of the header: the type of the elements, which stand in big-endian order.
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipdlam.checkpoint.files import sync
 from ipdlam.datasets.idx import CHUNK, find_files, opened
 from ipdlam.errors import DataError
-from ipdlam.storage import sync
 
 VARIABLE = "IPDLAM_DATA"
 TEST_LABELS = "t10k-labels-idx1-ubyte"

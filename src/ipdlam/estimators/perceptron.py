@@ -18,16 +18,16 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ipdlam.batches import default_batch_size
 from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
 from ipdlam.estimators.scaling import Array, Scaling
 from ipdlam.estimators.stopping import Plateau
-from ipdlam.inputs import from_numpy
-from ipdlam.linalg import all_finite
-from ipdlam.minibatch import MiniBatchIPDLAM
-from ipdlam.models import mlp
-from ipdlam.trainer import IPDLAM
+from ipdlam.fullbatch.trainer import IPDLAM
+from ipdlam.minibatch.state import default_batch_size
+from ipdlam.minibatch.trainer import MiniBatchIPDLAM
+from ipdlam.network.linalg import all_finite
+from ipdlam.network.samples import from_numpy
+from ipdlam.runs.model_file import mlp
 
 CHUNK = 8192  # rows that are predicted at a time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ipdlam.errors import StopTraining
-from ipdlam.history import Record
+from ipdlam.network.history import Record
 
 NOTABLE = 0.01
 

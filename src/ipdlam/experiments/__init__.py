@@ -1,6 +1,6 @@
 """The paper's tables and figures, and the questions it leaves open: one short file each."""
 
-from ipdlam.experiments import (
+from ipdlam.experiments.paper import (
     bcd,
     decay,
     deep,
@@ -15,8 +15,8 @@ from ipdlam.experiments import (
     warmup,
     weights,
 )
-from ipdlam.experiments.base import Experiment
-from ipdlam.experiments.setup import CHOSEN, LETTER
+from ipdlam.experiments.paper.setup import CHOSEN, LETTER
+from ipdlam.experiments.spec import Experiment
 
 PAPER = (table1, fig1, fig2, fig3, order)
 OPEN = (readings, decay, penalty, weights, defaults, warmup, deep, bcd)

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipdlam.config import ConfigError
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS
-from ipdlam.experiments.base import Experiment, Panel
 from ipdlam.experiments.claims import FAILS, HOLDS, NOT_RUN, OPEN, PAPER, PARTLY, UNJUDGED, UNMEASURED
 from ipdlam.experiments.make import (
     DRAWN,
@@ -28,9 +26,11 @@ from ipdlam.experiments.make import (
     drawn_panels,
     elsewhere,
 )
-from ipdlam.experiments.runner import Store
-from ipdlam.experiments.setup import CHOSEN, LETTER, Reading
+from ipdlam.experiments.paper.setup import CHOSEN, LETTER, Reading
+from ipdlam.experiments.spec import Experiment, Panel
+from ipdlam.experiments.store import Store
 from ipdlam.experiments.tables import Table, result_table
+from ipdlam.runs.config import ConfigError
 
 SHOWN_SCALES = ("paper", "small")
 WARM_UP = "smoke"  # shown where there is nothing else

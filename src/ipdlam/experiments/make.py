@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipdlam.config import ConfigError
+from ipdlam.checkpoint.files import sha256, write_file
 from ipdlam.errors import CheckpointError
-from ipdlam.experiments.base import Experiment, Panel, Results, RunResult, RunSpec
 from ipdlam.experiments.claims import KNOWN, UNJUDGED
-from ipdlam.experiments.runner import Store
-from ipdlam.history import Record
-from ipdlam.plots import PALETTE, house_style, save
-from ipdlam.storage import sha256, write_file
+from ipdlam.experiments.spec import Experiment, Panel, Results, RunResult, RunSpec
+from ipdlam.experiments.store import Store
+from ipdlam.network.history import Record
+from ipdlam.runs.config import ConfigError
+from ipdlam.runs.plots import PALETTE, house_style, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

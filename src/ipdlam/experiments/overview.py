@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments.contents import Content, base_name, png_texts, read_picture, reading_label
 from ipdlam.experiments.make import DRAWN
-from ipdlam.experiments.setup import LETTER
-from ipdlam.experiments.table1 import PRINTED, corrected
-from ipdlam.plots import INK, PALETTE, house_style, save
+from ipdlam.experiments.paper.setup import LETTER
+from ipdlam.experiments.paper.table1 import PRINTED, corrected
+from ipdlam.runs.plots import INK, PALETTE, house_style, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

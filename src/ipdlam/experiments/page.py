@@ -28,7 +28,7 @@ from ipdlam.experiments.overview import TITLE as OVERVIEW_TITLE
 from ipdlam.experiments.overview import table_overview
 from ipdlam.experiments.page_style import STYLE
 from ipdlam.experiments.page_words import GLOSSARY, INTRODUCTION, READING_NOTE, TABLE_NOTE, WARNING
-from ipdlam.experiments.setup import LETTER
+from ipdlam.experiments.paper.setup import LETTER
 from ipdlam.experiments.summary import five_sentences, why_it_changed
 from ipdlam.experiments.tables import CLAIM_HEADINGS, Table, attributed, claim_table
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from ipdlam.experiments.base import START
 from ipdlam.experiments.contents import reading_label
-from ipdlam.experiments.setup import CHOSEN, LETTER
+from ipdlam.experiments.paper.setup import CHOSEN, LETTER
+from ipdlam.experiments.spec import START
 
 READINGS = ". ".join(f"{reading_label(each).capitalize()}: {escape(each.words)}" for each in (CHOSEN, LETTER))
 

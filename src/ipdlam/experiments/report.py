@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ipdlam.config import ConfigError
+from ipdlam.checkpoint.files import write_file
 from ipdlam.experiments import page
 from ipdlam.experiments.contents import (
     WARM_UP,
@@ -25,10 +25,10 @@ from ipdlam.experiments.contents import (
 from ipdlam.experiments.overview import TITLE as OVERVIEW_TITLE
 from ipdlam.experiments.overview import is_overview, overview_picture, table_overview
 from ipdlam.experiments.page import TITLE
-from ipdlam.experiments.setup import LETTER
+from ipdlam.experiments.paper.setup import LETTER
 from ipdlam.experiments.summary import five_sentences, why_it_changed
 from ipdlam.experiments.tables import Table, attributed, claim_table, markdown
-from ipdlam.storage import write_file
+from ipdlam.runs.config import ConfigError
 
 __all__ = ["Content", "load_contents", "report_markdown", "verdict_markdown", "write_report"]
 

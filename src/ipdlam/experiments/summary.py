@@ -7,10 +7,10 @@ from typing import Any
 
 from ipdlam.experiments.claims import CLOSE, FAILS, HOLDS, PAPER, PARTLY, Row, ahead, at_best, percent
 from ipdlam.experiments.contents import WARM_UP, Content, Group, base_name, grouped
-from ipdlam.experiments.decay import PLAIN
 from ipdlam.experiments.make import command
-from ipdlam.experiments.readings import weighed
-from ipdlam.experiments.setup import BATCH, CHOSEN, IMAGES, LETTER, Reading
+from ipdlam.experiments.paper.decay import PLAIN
+from ipdlam.experiments.paper.readings import weighed
+from ipdlam.experiments.paper.setup import BATCH, CHOSEN, IMAGES, LETTER, Reading
 
 JUDGEMENTS = (HOLDS, PARTLY, FAILS)
 NAMED = 3  # claims that a sentence names

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ipdlam.experiments.base import Column, Experiment
 from ipdlam.experiments.claims import PAPER, QUESTION, divergence
+from ipdlam.experiments.spec import Column, Experiment
 
 CLAIM_HEADINGS = ("claim", "paper", "ours", "verdict")
 

@@ -1,0 +1,171 @@
+"""The state of a run: two generations of every variable, and what has been measured."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from ipdlam.checkpoint.format import OwnRows, RowStore
+from ipdlam.fullbatch.disk import DiskShard
+from ipdlam.fullbatch.memory import Access, Chunk, MemoryShard, Shard
+from ipdlam.fullbatch.moments import MomentSums
+from ipdlam.fullbatch.orders import Block
+from ipdlam.network.linalg import aligned_empty
+from ipdlam.network.mlp import Network
+from ipdlam.network.objective import Objective
+from ipdlam.network.samples import Samples
+from ipdlam.training.loop import Weights
+from ipdlam.training.state import Course, named
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """The variables of the method by layer; rows of ``z`` and ``a`` are samples."""
+
+    z: dict[int, Tensor]
+    a: dict[int, Tensor]
+    W: dict[int, Tensor]
+    b: dict[int, Tensor | None]
+
+
+@dataclass
+class Run(Course):
+    """z and a live in ``shard``, W and b here; the model is only written to when an iteration is finished."""
+
+    shard: Shard[Any]
+    W: dict[int, Tensor]
+    b: dict[int, Tensor | None]
+    W_previous: dict[int, Tensor]
+    b_previous: dict[int, Tensor | None]
+    sums: dict[int, MomentSums]
+    objective: Objective | None = None
+
+    @classmethod
+    def allocate(
+        cls,
+        network: Network,
+        samples: Samples,
+        validation: Samples | None,
+        chunk_size: int,
+        storage: Path | None = None,
+        *,
+        constant_input: bool = True,
+    ) -> Self:
+        """A run with the model's weights, whose z and a hold nothing yet; they live in the folder ``storage``.
+
+        ``constant_input`` says that all sums over samples are of the same ones, so that those of X are taken once.
+        """
+        shard: Shard[Any]
+        if storage is None or len(samples) == 0:
+            shard = MemoryShard(network, samples, chunk_size)
+        else:
+            shard = DiskShard(network, samples, chunk_size, storage)
+        W, b = network.read()
+        W_previous, b_previous = network.read()
+        sums = {
+            l: MomentSums(
+                network[l].outputs,
+                network[l].inputs,
+                network.dtype,
+                network.device,
+                name=f"layer {l} (module {network[l].name})",
+                constant_input=constant_input and l == 1,
+            )
+            for l in network.numbers
+        }
+        return cls(samples, validation, shard, W, b, W_previous, b_previous, sums)
+
+    @classmethod
+    def begin(
+        cls,
+        network: Network,
+        samples: Samples,
+        validation: Samples | None,
+        chunk_size: int,
+        storage: Path | None = None,
+        *,
+        constant_input: bool = True,
+    ) -> Self:
+        """Initialise z and a by one forward pass of the model as it is; both generations are the same."""
+        run = cls.allocate(network, samples, validation, chunk_size, storage, constant_input=constant_input)
+        new = Access(reads=frozenset(), writes=run.shard.places())
+        try:
+            with contextlib.closing(run.shard.chunks(new)) as chunks:
+                for chunk in chunks:
+                    run.forward(network, chunk)
+        except BaseException:
+            run.shard.close()
+            raise
+        return run
+
+    def forward(self, network: Network, chunk: Chunk) -> None:
+        """Make z and a of a chunk those of the forward pass, in both generations."""
+        for l in network.numbers:
+            z = chunk.z(l).copy_(self.preactivation(chunk, l))
+            chunk.previous[Block("z", l)].copy_(z)
+            if l < len(network):
+                a = chunk.a(l).copy_(network.activation(l).value(z))
+                chunk.previous[Block("a", l)].copy_(a)
+
+    def last_weights(self) -> Weights:
+        return self.W, self.b
+
+    def tensors(self) -> dict[str, RowStore]:
+        found = {**super().tensors(), **named("previous.", self.W_previous, self.b_previous)}
+        found |= {str(block): self._of_all(tensor) for block, tensor in self.shard.current.items()}
+        found |= {f"previous.{block}": self._of_all(tensor) for block, tensor in self.shard.previous.items()}
+        for l, sums in self.sums.items():
+            found |= {f"moments{l}.{name}": tensor for name, tensor in sums.tensors().items()}
+        return found
+
+    def _of_all(self, rows: RowStore) -> RowStore:
+        """Rows of samples with their numbers among those of all processes."""
+        return rows if self.spans is None else OwnRows(rows, self.spans[0])
+
+    def counters(self) -> dict[str, Any]:
+        assert self.objective is not None
+        return {**super().counters(), "objective": dataclasses.asdict(self.objective), **self.sum_counters()}
+
+    def restore(self, counters: dict[str, Any], network: Network) -> None:
+        super().restore(counters, network)
+        self.objective = Objective.from_dict(counters["objective"])
+        self.restore_sums(counters)
+
+    def close(self) -> None:
+        super().close()
+        self.shard.close()
+
+    def sum_counters(self) -> dict[str, Any]:
+        """What the sums over samples count, in plain JSON types."""
+        return {"moments": {str(l): sums.counters() for l, sums in self.sums.items()}}
+
+    def restore_sums(self, counters: dict[str, Any]) -> None:
+        """Make the sums those with these counters, to be filled."""
+        for l, sums in self.sums.items():
+            sums.restore(counters["moments"][str(l)])
+
+    def preactivation(self, chunk: Chunk, l: int) -> Tensor:
+        """``a_(l-1) W_l^T + b_l``."""
+        a, W, bias = chunk.a(l - 1), self.W[l], self.b[l]
+        P = aligned_empty(a.shape[0], W.shape[0], W.dtype, W.device)
+        return torch.mm(a, W.mT, out=P) if bias is None else torch.addmm(bias, a, W.mT, out=P)
+
+    def iterate(self, ahead: frozenset[Block]) -> Iterate:
+        """Copies of the variables; those of the blocks ``ahead`` are a generation behind the current one."""
+        generation = {
+            block: self.shard.previous if block in ahead else self.shard.current for block in self.shard.current
+        }
+        tensors = {block: tensors[block][:].clone() for block, tensors in generation.items()}
+        return Iterate(
+            z={block.layer: tensor for block, tensor in tensors.items() if block.kind == "z"},
+            a={block.layer: tensor for block, tensor in tensors.items() if block.kind == "a"},
+            W={l: W.clone() for l, W in self.W.items()},
+            b={l: None if b is None else b.clone() for l, b in self.b.items()},
+        )

@@ -1,0 +1,111 @@
+"""The memory of a layer's inputs, and the metric it gives the weights: the proximal term of the mini-batch method."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ipdlam.network.linalg import add_symmetric_product, complete_symmetric, fill_symmetric, upper_half
+
+REMEMBERED_BATCHES = 20  # how many of the batches that are looked at the memory reaches back
+REMEMBERED_SAMPLES = 4096  # and no fewer samples than these, however small the batches
+FLOOR = 1e-3  # of the mean square: the least damping, where the inputs do not vary (a single sample)
+
+
+class InputMemory:
+    """A running mean ``mean`` and second moment of a layer's inputs ``a``, and the metric
+
+        M = U diag(e - t) U^T + damping I,        damping = delta mean(diag(C)) + t
+
+    made of the leading eigenpairs ``(e, U)`` of their covariance ``C``; ``t`` is the mean of the eigenvalues that
+    ``rank`` leaves out. ``M`` is ``C + delta mean(diag(C)) I`` with those eigenvalues all made equal, and ``M^-1``
+    costs two thin products. A layer without bias cannot make up for a mean, so it is not ``centred``: its ``mean``
+    stays zero, and ``C`` is the second moment.
+    """
+
+    def __init__(
+        self, width: int, rank: int, proximity: float, centred: bool, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.rank = min(rank, width)
+        self.proximity = proximity  # delta
+        self.centred = centred
+        like = torch.empty(0, dtype=dtype, device=device)
+        self.samples = 0.0  # that the running averages stand for
+        self.freedom = 0.0  # the trace of C M^-1: how many directions the inputs vary in, as the metric sees them
+        self.mean = like.new_zeros(width)
+        self.second = like.new_zeros(width, width)  # upper triangle, in strips
+        start = torch.randn(width, self.rank, generator=torch.Generator().manual_seed(width), dtype=torch.float64)
+        self.U = torch.linalg.qr(start.to(device)).Q.to(dtype)
+        self.shrink = like.new_zeros(self.rank)  # 1 - damping times the eigenvalues of M^-1
+        self.damping = like.new_ones(1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it remembers, but for :attr:`samples`."""
+        return {name: getattr(self, name) for name in ("mean", "second", "U", "shrink", "damping")}
+
+    def remember(
+        self,
+        a: Tensor,
+        share: Tensor | None,
+        samples: float | None = None,
+        *,
+        rows: int | None = None,
+        past: bool = True,
+    ) -> None:
+        """Take a batch into the running averages; ``share`` are the samples' parts of it, equal ones where None.
+
+        It counts for so many ``samples``, by default for its rows; where samples have weights, for their sum. Of
+        several processes, which hold some of its ``rows`` each, one has a ``past``: the :meth:`sums` of all of them
+        are then the averages.
+        """
+        rows = len(a) if rows is None else rows
+        samples = float(rows) if samples is None else samples
+        most = max(REMEMBERED_BATCHES * samples, REMEMBERED_SAMPLES)
+        new = samples / (self.samples + samples)
+        self.samples = min(self.samples + samples, most)
+        keep = 1.0 - new if past else 0.0
+        weighted = a * (new / rows) if share is None else a * (new * share).unsqueeze(1)
+        if self.centred:
+            self.mean.mul_(keep).add_(weighted.sum(0))
+        self.second.mul_(keep)
+        add_symmetric_product(self.second, weighted, a)
+
+    def sums(self) -> list[Tensor]:
+        """What is to be summed over processes after :meth:`remember`."""
+        half = upper_half(self.second)
+        return [self.mean, half] if self.centred else [half]
+
+    def put_back(self, sums: list[Tensor]) -> None:
+        """Take the :meth:`sums` over all processes for the averages; the mean is in its place."""
+        fill_symmetric(self.second, sums[-1])
+
+    def refresh(self) -> None:
+        """Make the metric anew from the averages: one step of subspace iteration from the last eigenvectors."""
+        covariance = complete_symmetric(self.second.clone()).addr_(self.mean, self.mean, alpha=-1.0)
+        mean_square, width = float(self.second.diagonal().mean()), len(self.mean)
+        variance = max(float(covariance.diagonal().mean()), FLOOR * mean_square)
+        tiny = torch.finfo(self.U.dtype).tiny  # inputs that are all zero have no metric, and need none
+        damping = max(self.proximity * variance, tiny)
+        # The shift keeps the last columns from being rounding errors where the covariance has less than full rank.
+        U = torch.linalg.qr(torch.addmm(self.U, covariance, self.U, beta=1e-4 * variance)).Q
+        projected = (U.mT @ (covariance @ U)).double()
+        values, vectors = torch.linalg.eigh(projected + projected.mT)
+        torch.mm(U, vectors.to(U.dtype), out=self.U)
+        values = (0.5 * values).clamp_min_(0.0)
+        left_out = width - self.rank
+        rest = max(0.0, width * float(covariance.diagonal().mean()) - float(values.sum()))
+        t = rest / left_out if left_out else 0.0
+        self.damping.fill_(damping + t)
+        self.shrink.copy_(1.0 - (damping + t) / (values + damping))
+        self.freedom = float((values / (values + damping)).sum()) + rest / (damping + t)
+
+    def solve(self, B: Tensor, along: Tensor | None = None) -> Tensor:
+        """``B M^-1``, in a tensor of its own; ``along`` is ``B U``, where it is known."""
+        scale = 1.0 / float(self.damping)
+        along = B @ self.U if along is None else along
+        return torch.addmm(B, along * self.shrink, self.U.mT, beta=scale, alpha=-scale)
+
+    def leverage(self, a: Tensor, along: Tensor) -> Tensor:
+        """``a_i M^-1 a_i`` of every row, which is :attr:`freedom` on average: how unusual rows are. ``along = a U``."""
+        whole: Tensor = torch.linalg.vector_norm(a, dim=1)
+        return whole.square_().sub_(along.square() @ self.shrink).div_(self.damping)

@@ -1,0 +1,380 @@
+"""One mini-batch of the mini-batch method: a fresh forward pass, a sweep of targets, and a step of every layer to them.
+
+Each layer's weights take a step along the minimiser of a proximal least-squares problem in the metric ``M_l`` of
+:mod:`ipdlam.minibatch.input_memory`,
+
+    N_l = argmin_D  -<D, (z_l* - z_l)^T a_(l-1) / m> + <D, D M_l> / 2  =  (z_l* - z_l)^T a_(l-1) M_l^-1 / m,
+
+with ``a_(l-1)`` centred where there is a bias to make up for the mean. What that step does to the layer's outputs is
+measured, and sets its length: see :meth:`Batchwise.length`.
+
+Several processes hold some of a batch's samples each. ``N_l`` is a sum over samples, so what a process works out is its
+own part of it, and the rest is done by all of them alike. With p of them, a meeting of 24 p bytes
+(:mod:`ipdlam.distributed.group`) and numbers of e bytes in the model's precision, a batch takes
+
+    loss, size of z_L* - z_L and of its pull on a_(L-1):  a meeting and 24 p bytes, 16 p for L = 1
+    size of every further pull, which needs the last:     L - 2 meetings
+    N_l and its bias:                                     a meeting and e sum_l (d_l d_(l-1) + d_l) bytes
+    what the last layer's step does to its outputs:       a meeting
+
+and now and then some more: sizes of all z_l in the first one (8 p L bytes), what the other steps do in the first ten
+and every eighth (8 p L bytes, for L > 1), the memory of inputs in the first four, every eighth, and every 17th after
+the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)) bytes). Without bias a layer has no d_l, nor the
+last d_(l-1). Before that, batches that processes give (of loaders, of ``step``) take a meeting, and so do sample
+weights, and one more where steps are measured. The ``N_l`` are sent in the model's precision, in which they are worked
+out: float64 would double the traffic and make no digit better. All processes get the same bits of a sum, and what
+follows it is done element by element.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ipdlam.checks import check_integer, check_number
+from ipdlam.errors import SolveError
+from ipdlam.fullbatch.schedules import StepSchedule
+from ipdlam.fullbatch.settings import describe
+from ipdlam.minibatch.batch import Part, part_of
+from ipdlam.minibatch.input_memory import InputMemory
+from ipdlam.minibatch.rescale import CONSTANT, Forward, forward, knows_something, rescale
+from ipdlam.minibatch.sweep import output_change, sweep
+from ipdlam.network.linalg import all_finite
+from ipdlam.network.mlp import Network
+from ipdlam.network.samples import Samples
+from ipdlam.prox import LOSSES, Loss
+
+SCHEDULE = StepSchedule()
+EARLY = 51  # batches in which all that follows is done more often: everything changes fast
+ALL_AT_FIRST = 4  # batches that the memory sees all of: the very first one may be one sample, or one sample repeated
+# Batches; inputs change slowly, and what the memory does not see costs nothing. A prime number: a loader that gives its
+# batches in a fixed order would show the memory the same ones in every epoch.
+REMEMBER_EVERY, REMEMBER_EARLY = 17, 8
+REFRESH_EVERY = 51  # batches from one metric to the next; early on, whenever the memory has seen something
+MEASURE_EVERY = 8  # batches, and the first ten
+MEASURED_ROWS = 64  # of a batch: a mean over so many rows and all outputs is exact enough
+NORM_MEMORY = 0.9  # of the running average of what steps do
+OUTLYING = 10.0  # times the usual leverage, above which a sample counts for less
+SAMPLES_NEEDED = 8  # for every degree of freedom, for a batch to say where the last layer should be
+SMALL_BATCH = 8  # samples; directions of smaller ones are mostly noise, and steps along them shorter
+LARGEST = 1e30  # of a step: beyond it float32 overflows
+FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What defines a step besides the model and the batch."""
+
+    loss: Loss
+    step: float
+    inertia: float  # beta in the paper
+    proximity: float  # delta
+    penalty: float  # rho
+    rank: int
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        check_number("step", self.step, low=0.0, high=LARGEST, strict=True)
+        for name in ("proximity", "penalty"):
+            check_number(name, getattr(self, name), low=0.0, strict=True)
+        for name in ("inertia", "weight_decay"):
+            check_number(name, getattr(self, name), low=0.0)
+        if self.inertia >= 1.0:
+            raise ValueError(f"inertia must be below 1, got {self.inertia!r}")
+        check_integer("rank", self.rank, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; the loss by its name in the registry."""
+        return {**dataclasses.asdict(self), "loss": describe("loss", self.loss, LOSSES)}
+
+
+@dataclass(frozen=True)
+class Direction:
+    """``N_l`` and what goes with it for the bias; ``N_l = left^T right`` is multiplied out only where it is added."""
+
+    left: Tensor | None  # where None, N_l is right itself
+    right: Tensor
+    bias: Tensor | None
+
+    def add_to(self, move: Tensor, keep: float, new: float) -> None:
+        """``move <- keep move + new N_l``, in place."""
+        if self.left is None:
+            move.mul_(keep).add_(self.right, alpha=new)
+        else:
+            move.addmm_(self.left.mT, self.right, beta=keep, alpha=new)
+
+    def scaled(self, factor: float) -> Direction:
+        """The same one, shorter or longer."""
+        return Direction(self.left, self.right * factor, None if self.bias is None else self.bias * factor)
+
+    def multiplied_out(self) -> Direction:
+        """The same one as a matrix of its own."""
+        return self if self.left is None else Direction(None, self.left.mT @ self.right, self.bias)
+
+    def applied(self, a: Tensor) -> Tensor:
+        """What it does to the outputs of its layer at the inputs ``a``."""
+        moved = a @ self.right.mT
+        if self.left is not None:
+            moved = moved @ self.left
+        return moved if self.bias is None else moved.add_(self.bias)
+
+
+class Batchwise:
+    """What the method remembers from one batch to the next: nothing of it grows with the number of samples."""
+
+    def __init__(self, network: Network, settings: StepSettings) -> None:
+        self.network, self.settings = network, settings
+        self.memories = {
+            l: InputMemory(
+                network[l].inputs, settings.rank, settings.proximity, network.bias(l) is not None, *self._kind()
+            )
+            for l in network.numbers
+        }
+        W, b = network.read()
+        self.move_W = {l: torch.zeros_like(weight) for l, weight in W.items()}  # W - W_previous, but for its length
+        self.move_b = {l: None if bias is None else torch.zeros_like(bias) for l, bias in b.items()}
+        self.prepared = False
+        self.intact = True  # False in the middle of a batch, and for good where that fails
+        self.weight_unit: float | None = None  # a sample's weight that counts as one sample; by default a batch's mean
+        self.batches = 0
+        self.rise_from = 0  # the batch from which the steps rise
+        self.rows = 0.0  # samples of a usual batch, or their weights
+        self.sizes = dict.fromkeys(network.numbers, 0.0)  # root mean square of z_l at the start
+        self.norms = dict.fromkeys(network.numbers, 0.0)  # root mean square of what N_l does to z_l, on average
+        self.measured = 0
+        self.distance = 0.0  # root mean square of z_L* - z_L at the start
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that the next batch depends on, besides the weights: its own, no copies."""
+        found = {f"move.W{l}": move for l, move in self.move_W.items()}
+        found |= {f"move.b{l}": move for l, move in self.move_b.items() if move is not None}
+        for l, memory in self.memories.items():
+            found |= {f"memory{l}.{name}": tensor for name, tensor in memory.tensors().items()}
+        return found
+
+    def counters(self) -> dict[str, Any]:
+        """Everything else that the next batch depends on, in plain JSON types."""
+        return {
+            "prepared": self.prepared,
+            "weight_unit": self.weight_unit,
+            "batches": self.batches,
+            "rise_from": self.rise_from,
+            "rows": self.rows,
+            "sizes": list(self.sizes.values()),
+            "norms": list(self.norms.values()),
+            "measured": self.measured,
+            "distance": self.distance,
+            "remembered": [memory.samples for memory in self.memories.values()],
+            "freedom": [memory.freedom for memory in self.memories.values()],
+        }
+
+    def restore(self, counters: dict[str, Any]) -> None:
+        """Take up :meth:`counters`; the tensors remain to be filled."""
+        self.prepared, unit = bool(counters["prepared"]), counters["weight_unit"]
+        self.weight_unit = None if unit is None else check_number("weight_unit", unit, low=0.0, strict=True)
+        for name in ("batches", "rise_from", "measured"):
+            setattr(self, name, check_integer(name, counters[name], 0))
+        self.rows = check_number("rows", counters["rows"], low=0.0)
+        self.distance = check_number("distance", counters["distance"], low=0.0)
+        numbers = self.network.numbers
+        for name in ("sizes", "norms", "remembered", "freedom"):
+            if len(counters[name]) != len(numbers):
+                raise ValueError(f"it has {len(counters[name])} {name} for {len(numbers)} layers")
+            for value in counters[name]:
+                check_number(name, value, low=0.0)
+        self.sizes = dict(zip(numbers, counters["sizes"], strict=True))
+        self.norms = dict(zip(numbers, counters["norms"], strict=True))
+        for l, memory in self.memories.items():
+            memory.samples, memory.freedom = counters["remembered"][l - 1], counters["freedom"][l - 1]
+
+    def update(self, batch: Samples, progress: float) -> float:
+        """Step the model's weights in place; the mean loss of the batch before.
+
+        ``progress`` is how much of the planned training is done, from 0 to 1. A loss that is not finite makes no step.
+        """
+        settings, layers, part = self.settings, len(self.network), part_of(batch)
+        W = {l: self.network.weight(l) for l in self.network.numbers}
+        passed = forward(self.network, batch.X)
+        targets = batch.targets(settings.loss, slice(None), self.network.outputs)
+        outputs = passed.z[layers]
+        measures = [part.mean_of(settings.loss.value(targets, outputs))]
+        if math.isfinite(measures[0].own):
+            first = output_change(settings.loss, targets, outputs, settings.penalty * (1.0 + settings.proximity))
+        else:  # nobody will need it
+            first = torch.full_like(outputs, torch.nan)
+        pull = first @ W[layers] if layers > 1 else None
+        measures += [part.size_of(x) for x in (first, pull) if x is not None]
+        if self.distance == 0.0:  # the first batch
+            measures += [part.size_of(z) for z in passed.z.values()]
+        loss, distance, *sizes = part.complete(*measures)
+        if not math.isfinite(loss):
+            return loss
+        self.intact = False
+        pulled = None if pull is None else (pull, sizes.pop(0))
+        if self.distance == 0.0:
+            self.sizes, self.distance = dict(zip(passed.z, sizes, strict=True)), distance
+        samples = self._samples_in(part)
+        self._remember(passed, part, samples)
+        changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes, part, pulled)
+        self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
+        counts = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
+        directions = {}
+        for l, change in changes.items():
+            change.mul_(1.0 / part.rows if part.share is None else part.share.unsqueeze(1))
+            directions[l] = self._direction(l, change, passed.a[l - 1])
+        directions = self._of_all(directions, part)
+        directions[layers] = self._measured(directions, passed, part, counts)
+        for l, direction in directions.items():
+            self._move(l, direction, counts)
+        far = FADING * self.distance
+        # Hidden layers' directions have no size of their own. Without this they would never come to rest.
+        fade = min(1.0, distance / far) if far > 0.0 else 1.0
+        self._step(self.length(progress), fade)
+        self.batches += 1
+        self.intact = True
+        return loss
+
+    def length(self, progress: float) -> float:
+        """How far a step goes: the change of a hidden layer's outputs, in units of their size at the start.
+
+        For the last layer, whose targets have a scale of their own, it is the part of the way that it goes to the
+        least-squares solution for them.
+        """
+        settings = self.settings
+        noise = min(1.0, math.sqrt(self.rows / SMALL_BATCH)) if self.rows else 1.0
+        return (
+            settings.step * noise / math.sqrt(len(self.network)) * SCHEDULE.at(self.batches - self.rise_from, progress)
+        )
+
+    def prepare(self, batch: Samples, start: str) -> None:
+        """Once, on the first samples that differ: rescale the layers, unless the weights are to be kept."""
+        if self.prepared:
+            return
+        part = part_of(batch)
+        spread, plain = batch.X - part.mean_row(batch.X), part.unweighted()
+        deviation, size = plain.complete(plain.size_of(spread), plain.size_of(batch.X))
+        if deviation <= CONSTANT * size:
+            return
+        if start == "rescale" or (start == "auto" and not knows_something(self.network, self.settings.loss, batch)):
+            before, self.intact = self.network.read(), False
+            rescale(self.network, self.settings.loss, batch)
+            if not all(all_finite(parameter.detach()) for parameter in self.network.model.parameters()):
+                self.network.write(*before)
+                raise SolveError("the layers cannot be scaled: their outputs, or the targets, overflow")
+            self.distance, self.intact = 0.0, True  # the distance is to be measured anew
+        self.prepared = True
+
+    def _remember(self, passed: Forward, part: Part, samples: float) -> None:
+        """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
+        early = self.batches < EARLY
+        if self.batches >= ALL_AT_FIRST and self.batches % (REMEMBER_EARLY if early else REMEMBER_EVERY):
+            return
+        for l, memory in self.memories.items():
+            memory.remember(passed.a[l - 1], part.share, samples, rows=part.rows, past=part.group.is_first)
+        if part.group.size > 1:
+            sums = {l: memory.sums() for l, memory in self.memories.items()}
+            part.group.sum_(*(tensor for own in sums.values() for tensor in own))
+            for l, summed in sums.items():
+                self.memories[l].put_back(summed)
+        if early or self.batches % REFRESH_EVERY == 0:
+            for memory in self.memories.values():
+                memory.refresh()
+
+    def _direction(self, l: int, change: Tensor, a: Tensor) -> Direction:
+        """``N_l``, given ``z_l* - z_l``, each sample's with its share.
+
+        The metric is applied to whichever has fewer rows, the inputs or their product with the change.
+        """
+        memory = self.memories[l]
+        centred = a - memory.mean if memory.centred else a
+        along = centred @ memory.U
+        if memory.freedom > 0.0:
+            # A sample far out would be fitted at any price, and change what all others get.
+            unusual = memory.leverage(centred, along).div_(OUTLYING * memory.freedom)
+            if len(a) and float(unusual.max()) > 1.0:
+                change = change / unusual.clamp_min_(1.0).unsqueeze(1)
+        if len(a) <= change.shape[1]:
+            left, right = change, memory.solve(centred, along)
+        else:
+            left, right = None, memory.solve(change.mT @ centred)
+        if not memory.centred:
+            return Direction(left, right, None)
+        total = change.sum(0)
+        shift = right @ memory.mean
+        return Direction(left, right, total - (shift if left is None else left.mT @ shift))
+
+    def _of_all(self, directions: dict[int, Direction], part: Part) -> dict[int, Direction]:
+        """The directions of the whole batch: sums of those of its parts."""
+        if part.group.size == 1:
+            return directions
+        found = {l: direction.multiplied_out() for l, direction in directions.items()}
+        pieces = ((direction.right, direction.bias) for direction in found.values())
+        part.group.sum_(*(tensor for pair in pieces for tensor in pair if tensor is not None))
+        return found
+
+    def _measured(self, directions: dict[int, Direction], passed: Forward, part: Part, counts: float) -> Direction:
+        """The last layer's direction, shortened where it would change the outputs by more than they were off first.
+
+        Every few batches, what the others would do to the outputs of their layers goes into the running averages.
+        """
+        layers, hidden = len(self.network), self.network.numbers[:-1]
+        last = directions[layers]
+        measures = [part.size_of(last.applied(passed.a[layers - 1]))]
+        measuring = self.batches < 10 or self.batches % MEASURE_EVERY == 0
+        if measuring and hidden:
+            here, some = part.leading(MEASURED_ROWS)
+            measures += [some.size_of(directions[l].applied(passed.a[l - 1][:here])) for l in hidden]
+        moved, *norms = part.complete(*measures)
+        if measuring:
+            self.measured += 1
+            new = max(1.0 - NORM_MEMORY, 1.0 / self.measured) * counts
+            for l, norm in zip(hidden, norms, strict=True):
+                self.norms[l] += new * (norm - self.norms[l])
+        return last if moved <= self.distance else last.scaled(self.distance / moved)
+
+    def _move(self, l: int, direction: Direction, counts: float) -> None:
+        """``W_hat - W`` and the new direction are one running average of directions."""
+        beta, move_b = self.settings.inertia, self.move_b[l]
+        direction.add_to(self.move_W[l], beta, (1.0 - beta) * counts)
+        if move_b is not None and direction.bias is not None:
+            move_b.mul_(beta).add_(direction.bias, alpha=(1.0 - beta) * counts)
+
+    def _step(self, length: float, fade: float) -> None:
+        """All weights along their moves; none of them where one would overflow."""
+        layers, decay = len(self.network), self.settings.weight_decay
+        lengths = {l: length * self._unit(l) * (1.0 if l == layers else fade) for l in self.network.numbers}
+        for l, move in self.move_W.items():
+            for tensor in (move, self.move_b[l]):
+                if tensor is not None and not lengths[l] * float(torch.linalg.vector_norm(tensor)) < LARGEST:
+                    raise SolveError(f"the step of layer {l} is not finite")
+        for l, move in self.move_W.items():
+            W, b, move_b = self.network.weight(l), self.network.bias(l), self.move_b[l]
+            if decay > 0.0:
+                W.mul_(max(0.0, 1.0 - decay * length))
+            W.add_(move, alpha=lengths[l])
+            if b is not None and move_b is not None:
+                b.add_(move_b, alpha=lengths[l])
+
+    def _unit(self, l: int) -> float:
+        """How much of its direction changes the outputs of a hidden layer by as much as they measure.
+
+        The last layer's solves its problem for this batch. It goes a shorter way where the batch has few samples for
+        the freedom of its inputs: it would forget what the other batches have taught.
+        """
+        if l == len(self.network):
+            return min(1.0, self.rows / (SAMPLES_NEEDED * max(1.0, self.memories[l].freedom)))
+        return self.sizes[l] / self.norms[l] if self.norms[l] > 0.0 else 0.0
+
+    def _samples_in(self, part: Part) -> float:
+        """For how many samples a batch counts; the unit of weights does not matter."""
+        if part.share is None or self.weight_unit is None:
+            return float(part.rows)
+        return part.count / self.weight_unit
+
+    def _kind(self) -> tuple[torch.dtype, torch.device]:
+        return self.network.dtype, self.network.device

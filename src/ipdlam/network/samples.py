@@ -1,0 +1,317 @@
+"""The samples a run works on, checked before any work: a clear error names the array, the place and the remedy."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Union
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ipdlam.network.linalg import all_finite
+from ipdlam.network.mlp import Network
+from ipdlam.prox import Loss
+
+
+class RowSource(ABC):
+    """Rows that are made from a memory-mapped file when they are asked for, such as scaled pixels."""
+
+    mapped: np.ndarray  # what they are made from
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+
+    @abstractmethod
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Some rows, in memory."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+ArrayLike = Union[Tensor, np.ndarray, RowSource]
+ValidationData = Union[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike, Union[ArrayLike, None]]]
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs, targets and weights of N samples, on the model's device and in its precision."""
+
+    X: Tensor
+    y: Tensor  # class indices (N,) or real targets (N, outputs)
+    weight: Tensor | None
+
+    def __len__(self) -> int:
+        return self.X.shape[0]
+
+    def versions(self) -> dict[str, int | None]:
+        """How often the numbers have been changed in place, as torch counts it; they may be the caller's own."""
+        arrays = {"X": self.X, "y": self.y, "sample_weight": self.weight}
+        return {
+            name: None if array is None or array.is_inference() else array._version for name, array in arrays.items()
+        }
+
+    @property
+    def count(self) -> float:
+        """How much the samples count together."""
+        return float(len(self)) if self.weight is None else float(self.weight.double().sum())
+
+    @property
+    def labelled(self) -> bool:
+        """Whether ``y`` holds class indices."""
+        return self.y.ndim == 1
+
+    def inputs(self, rows: slice) -> Tensor:
+        """The inputs of some rows."""
+        return self.X[rows]
+
+    def goals(self, rows: slice) -> Tensor:
+        """The class indices or the real targets of some rows."""
+        return self.y[rows]
+
+    def targets(self, loss: Loss, rows: slice, outputs: int) -> Tensor:
+        """What the loss compares the outputs of some rows with."""
+        return loss.encode(self.goals(rows), outputs, self.X.dtype) if self.labelled else self.goals(rows)
+
+    def rows(self, chunk_size: int) -> list[slice]:
+        """Consecutive slices of at most ``chunk_size`` rows."""
+        return [slice(start, min(start + chunk_size, len(self))) for start in range(0, len(self), chunk_size)]
+
+    def picked(self, which: Tensor) -> Samples:
+        """Some of the samples, by number or by mask."""
+        return Samples(self.X[which], self.y[which], None if self.weight is None else self.weight[which])
+
+    def counted(self) -> Samples:
+        """The samples without those of weight zero: a batch of nothing else would have no mean."""
+        if self.weight is None or bool((self.weight > 0).all()):
+            return self
+        return self.picked(self.weight > 0)
+
+    def fingerprint(self) -> dict[str, str | None]:
+        """The sha256 of every array, with its type and shape: what tells data that were changed."""
+        arrays = {"X": self.X, "y": self.y, "sample_weight": self.weight}
+        return {name: None if array is None else digest(array) for name, array in arrays.items()}
+
+    def row_digests(self, first: int) -> dict[str, tuple[str, int] | None]:
+        """For every array its type and the sum of the sha256 of its rows, each with its number, from ``first`` on.
+
+        The sums of parts add up to that of the whole, however it was divided.
+        """
+        found: dict[str, tuple[str, int] | None] = {}
+        for name, array in (("X", self.X), ("y", self.y), ("sample_weight", self.weight)):
+            kind = "" if array is None else f"{array.dtype} {tuple(array.shape[1:])}"
+            found[name] = None if array is None else (kind, 0)
+        for rows in self.rows(4096):
+            pieces = {"X": self.inputs(rows), "y": self.goals(rows)}
+            if self.weight is not None:
+                pieces["sample_weight"] = self.weight[rows]
+            for name, piece in pieces.items():
+                before = found[name]
+                assert before is not None
+                found[name] = (before[0], before[1] + row_digest(piece, first + rows.start))
+        return found
+
+
+def row_digest(rows: Tensor, first: int) -> int:
+    """The sum of the sha256 of rows with their numbers."""
+    numbered = enumerate(rows.cpu().contiguous().numpy(), start=first)
+    digests = (hashlib.sha256(number.to_bytes(8, "little") + row.tobytes()).digest() for number, row in numbered)
+    return sum(int.from_bytes(digest, "little") for digest in digests)
+
+
+def digest(array: Tensor, pieces: Iterable[Tensor] | None = None) -> str:
+    """The sha256 of an array's type, shape and numbers; these come in ``pieces`` where they are not in the array."""
+    found = hashlib.sha256(f"{array.dtype} {tuple(array.shape)}".encode())
+    if pieces is None:
+        pieces = (array[start : start + 4096] for start in range(0, array.shape[0], 4096))
+    for piece in pieces:
+        found.update(piece.cpu().contiguous().numpy().data)
+    return found.hexdigest()
+
+
+def check_samples(
+    network: Network,
+    loss: Loss,
+    X: ArrayLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    prefix: str = "",
+    *,
+    part: bool = False,
+) -> Samples:
+    """Everything a run needs of its data, or an error that names what is wrong with which argument.
+
+    Where they are a ``part`` of the samples, there may be none, or none that counts.
+    """
+    inputs, outputs = as_tensor(f"{prefix}X", X), as_tensor(f"{prefix}y", y)
+    check_shapes(network, inputs, outputs, prefix, part=part)
+    ready = to_model(f"{prefix}X", inputs, network)
+    weight = None
+    if sample_weight is not None:
+        weight = check_weight(f"{prefix}sample_weight", sample_weight, inputs.shape, network, part=part)
+    if has_labels(outputs, loss, network.outputs):
+        return Samples(ready, to_labels(f"{prefix}y", outputs, loss, network), weight)
+    goal = real_targets(f"{prefix}y", outputs, network)
+    loss.check_targets(goal)
+    return Samples(ready, goal, weight)
+
+
+def check_shapes(network: Network, X: ArrayLike, y: ArrayLike, prefix: str, *, part: bool = False) -> None:
+    """Refuse what is not one row of inputs and one target for every sample."""
+    if len(X.shape) != 2:
+        raise ValueError(
+            f"{prefix}X must be a matrix with one row a sample, got shape {shape(X)}; X.reshape(len(X), -1) makes one"
+        )
+    if X.shape[1] != network.inputs:
+        raise ValueError(f"{prefix}X has shape {shape(X)}, but the first layer takes {network.inputs} inputs a row")
+    if X.shape[0] == 0 and not part:
+        raise ValueError(f"{prefix}X is empty (shape {shape(X)}); give at least one sample")
+    if tuple(y.shape[:1]) != tuple(X.shape[:1]):
+        raise ValueError(
+            f"{prefix}X has shape {shape(X)} and {prefix}y has shape {shape(y)}: they differ in their number of samples"
+        )
+
+
+def has_labels(y: ArrayLike, loss: Loss, outputs: int) -> bool:
+    """Whether targets are class indices.
+
+    With one output and no sign to tell two classes by, integers can only be real targets.
+    """
+    if len(y.shape) != 1 or isinstance(y, RowSource):
+        return False
+    whole = y.dtype in INTEGERS if isinstance(y, Tensor) else y.dtype.kind in "iub"
+    return whole and loss.classes(outputs) > 1
+
+
+def validation_parts(validation_data: ValidationData) -> tuple[ArrayLike, ArrayLike, ArrayLike | None]:
+    """Inputs, targets and weights of the samples that a run is scored on."""
+    if not isinstance(validation_data, (tuple, list)) or len(validation_data) not in (2, 3):
+        raise ValueError("validation_data must be (X, y) or (X, y, sample_weight)")
+    X, y = validation_data[:2]
+    return X, y, validation_data[2] if len(validation_data) == 3 else None
+
+
+def check_kind(name: str, array: ArrayLike) -> None:
+    """Refuse what is no array."""
+    if not isinstance(array, (Tensor, np.ndarray, RowSource)) or isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} must be a torch tensor or a numpy array, got {type(array).__name__}")
+
+
+def as_tensor(name: str, array: ArrayLike) -> Tensor:
+    """A tensor that shares the array's memory where it can; it is only ever read."""
+    check_kind(name, array)
+    if isinstance(array, RowSource):
+        array = array[slice(0, len(array))]
+    if isinstance(array, np.ndarray):
+        array = from_numpy(name, array)
+    tensor = array.detach()
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        raise TypeError(
+            f"{name} is {tensor.dtype}; half precision is not supported, convert it to float32 (a tensor with .float())"
+        )
+    if tensor.dtype not in (*INTEGERS, torch.float32, torch.float64):
+        raise TypeError(f"{name} must hold real numbers, got {tensor.dtype}")
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        raise TypeError(f"{name} must be a dense tensor with values, got layout {tensor.layout} on {tensor.device}")
+    return tensor
+
+
+def from_numpy(name: str, array: np.ndarray) -> Tensor:
+    """The array as a tensor, copied only where torch has no such layout or type."""
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got an array of {array.dtype}")
+    if (
+        array.dtype.kind == "u"
+        and array.dtype.itemsize == 8
+        and array.size
+        and int(array.max()) > np.iinfo(np.int64).max
+    ):
+        array = array.astype(np.float64)  # torch computes with no unsigned numbers of 64 bits
+    elif array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    elif array.dtype == np.longdouble:
+        array = array.astype(np.float64)
+    elif not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+        array = np.array(array, dtype=array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nor do we write to it
+        return torch.from_numpy(array)
+
+
+def shape(array: ArrayLike) -> str:
+    """The shape as it is printed in messages."""
+    return str(tuple(array.shape))
+
+
+def to_model(name: str, tensor: Tensor, network: Network, first: int = 0) -> Tensor:
+    """The tensor in the model's precision and on its device; NaN, infinity and overflow are refused by place.
+
+    ``first`` is the number of its first row, where it is a part.
+    """
+    converted = tensor.to(network.device, network.dtype)
+    if all_finite(converted):  # at once; a sum that overflows is looked at below
+        return converted
+    for start in range(0, tensor.shape[0], 4096):  # the whole array's mask would cost a quarter of its memory
+        finite = torch.isfinite(converted[start : start + 4096])
+        if not bool(finite.all()):
+            place = (~finite).nonzero()[0].tolist()
+            place[0] += start
+            named = (first + place[0], *place[1:])
+            raise ValueError(
+                f"{name} holds {float(tensor[tuple(place)])} at {named}, which is not a finite {network.dtype}; "
+                "remove or replace such values, or scale the data, before training"
+            )
+    return converted
+
+
+def to_labels(name: str, labels: Tensor, loss: Loss, network: Network) -> Tensor:
+    """Class indices within range, on the model's device."""
+    outputs = network.outputs
+    classes = loss.classes(outputs)
+    labels = labels.long()
+    wrong = (labels < 0) | (labels >= classes)
+    if bool(wrong.any()):
+        place = int(wrong.nonzero()[0, 0])
+        raise ValueError(
+            f"{name} holds the label {int(labels[place])} at {place}, but a model with {outputs} outputs has the "
+            f"labels 0 ... {classes - 1}"
+        )
+    return labels.to(network.device)
+
+
+def real_targets(name: str, targets: Tensor, network: Network, first: int = 0) -> Tensor:
+    """One row of targets for every sample, as the model has its numbers."""
+    outputs = network.outputs
+    if targets.ndim == 1 and outputs == 1:
+        targets = targets.unsqueeze(1)
+    if targets.ndim != 2 or targets.shape[1] != outputs:
+        hint = "; class labels must be integers" if targets.ndim == 1 else ""
+        raise ValueError(f"{name} has shape {shape(targets)}, but the last layer has {outputs} outputs a row{hint}")
+    return to_model(name, targets, network, first)
+
+
+def check_weight(
+    name: str, sample_weight: ArrayLike, inputs: Sequence[int], network: Network, *, part: bool = False
+) -> Tensor:
+    """One non-negative weight for every sample, not all of them zero unless a part; ``inputs`` is the shape of X."""
+    weight = as_tensor(name, sample_weight)
+    if tuple(weight.shape) != tuple(inputs[:1]):
+        raise ValueError(
+            f"{name} has shape {shape(weight)}, but X has shape {tuple(inputs)}: one weight a sample is needed"
+        )
+    ready = to_model(name, weight, network)
+    if bool((ready < 0).any()):
+        place = int((ready < 0).nonzero()[0, 0])
+        raise ValueError(f"{name} holds {float(weight[place])} at {place}; weights must be >= 0")
+    if not (part or bool((ready > 0).any())):
+        raise ValueError(f"{name} is zero for every sample in {network.dtype}; at least one must count")
+    return ready

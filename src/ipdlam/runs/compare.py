@@ -1,0 +1,176 @@
+"""Several methods on one problem: the same data, network and initial weights, and a clock that counts training."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ipdlam.baselines import OPTIMIZERS, BackPropagation
+from ipdlam.errors import DivergenceError, StopTraining
+from ipdlam.network.history import History, Record
+from ipdlam.runs.config import ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.runs.methods import DEFAULTS, METHODS
+from ipdlam.runs.problem import TRAINERS, Problem
+from ipdlam.training.loop import Stopping
+
+KNOWN = (*TRAINERS, *OPTIMIZERS)
+TITLES = {
+    **{"ipdlam": "iPDLAM", "dlam": "DLAM", "bcd": "BCD", "dladmm": "dlADMM", "minibatch": "mini-batch iPDLAM"},
+    **{"sgd": "SGD", "amsgrad": "AMSGrad", "rmsprop": "RMSprop", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam"},
+}
+TIME_IS_UP = "time is up"
+ENDLESS = 10**9  # iterations, where the clock ends a run
+TRIAL_EPOCHS, TRIAL_PART = 10, 0.1  # what a trial takes at most, in epochs and of the time
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the methods are given besides the problem."""
+
+    learning_rates: Mapping[str, float]  # by optimizer
+    batch_size: int  # of the optimizers and of minibatch
+    seconds: float | None = None  # of training, for each run
+    minibatch: Mapping[str, Any] = field(default_factory=dict)  # the settings that no other method has
+
+
+def check_methods(methods: Sequence[str]) -> None:
+    """Refuse unknown names and repeated ones."""
+    for method in methods:
+        if method not in KNOWN:
+            raise ConfigError(f"methods holds {method!r}; known are {', '.join(KNOWN)}")
+    if not methods or len(set(methods)) < len(methods):
+        raise ConfigError(f"methods must name each method once, got {', '.join(methods) or 'none'}")
+
+
+def check_read(given: Mapping[str, Any], methods: Sequence[str]) -> None:
+    """Refuse settings that none of the methods reads."""
+    for name, value in given.items():
+        if name == "iterations":  # of every method, here: those that count epochs take it for them
+            continue
+        readers = [method for method, settings in DEFAULTS.items() if name in settings]
+        optimizers = OPTIMIZERS if name in ("learning_rate", "batch_size") else ()
+        if (readers or optimizers) and not {*readers, *optimizers} & {*methods}:
+            some = ", ".join([*readers, *(["the optimizers"] if optimizers else [])])
+            raise ConfigError(
+                f"{name} is for {some}, got {value}, and none of the methods {', '.join(methods)} reads it; add one "
+                "that does, or leave it out"
+            )
+
+
+def compared_seeds(histories: Mapping[tuple[str, int], History]) -> list[int]:
+    """The seeds with which every method has made its run, so that means are of the same.
+
+    A method that never finished an iteration is no reason to leave out a seed.
+    """
+    methods = {method for (method, _), history in histories.items() if history}
+    seeds = list(dict.fromkeys(seed for _, seed in histories))
+
+    def made(run: tuple[str, int]) -> bool:
+        return bool(histories.get(run)) and histories[run].stop_reason != "interrupted"
+
+    return [seed for seed in seeds if methods and all(made((method, seed)) for method in methods)]
+
+
+def run_method(
+    problem: Problem, method: str, seed: int, iterations: int, terms: Terms, callback: Callable[[Record], Any]
+) -> History:
+    """Train a fresh copy of the problem's network; an iteration of an optimizer or of minibatch is one epoch.
+
+    A run that diverges ends there, and its history says so; so does one whose time is up.
+    """
+    config, split = dataclasses.replace(problem.config, seed=seed), problem.split
+    model = problem.make_model(config)
+    common: dict[str, Any] = {"validation_data": split.validation, "callbacks": [callback]}
+    if terms.seconds is not None:
+        common["callbacks"].append(clock(terms.seconds))
+    try:
+        with blamed_on_settings():
+            if method in METHODS:
+                own = {"batch_size": terms.batch_size, **terms.minibatch} if method == "minibatch" else {}
+                config = config.of_method(method, **own)
+                if method == "minibatch" and terms.seconds is not None:
+                    iterations = min(iterations, affordable_epochs(problem, config, terms.seconds))
+                trainer = problem.make_trainer(model, config)
+                trainer.start(split.X, split.y, validation_data=split.validation)
+                return trainer.go_on(Stopping(iterations), common["callbacks"])
+            if method in TRAINERS:
+                history: History = TRAINERS[method](model, loss=config.loss).fit(
+                    split.X, split.y, iterations=iterations, **common
+                )
+                return history
+            rate, batch = terms.learning_rates[method], terms.batch_size
+            optimizer = BackPropagation(
+                model, method, loss=config.loss, learning_rate=rate, batch_size=batch, seed=seed
+            )
+            return optimizer.fit(split.X, split.y, epochs=iterations, **common)
+    except DivergenceError as error:
+        return error.history
+    except KeyboardInterrupt:  # while nothing was trained yet
+        return History(stop_reason="interrupted")
+
+
+def affordable_epochs(problem: Problem, config: TrainConfig, seconds: float) -> int:
+    """How many epochs on mini-batches take so many seconds, less those of the trial that finds out.
+
+    The steps descend to the last epoch, so that one has to be known.
+    """
+    split, model = problem.split, problem.make_model(config)
+    trainer = problem.make_trainer(model, config)
+    trainer.start(split.X, split.y)
+    history = trainer.go_on(Stopping(TRIAL_EPOCHS, evaluate_every=TRIAL_EPOCHS), [clock(TRIAL_PART * seconds)])
+    if history.stop_reason == "interrupted":
+        raise KeyboardInterrupt
+    times = [0.0, *history.column("seconds")]
+    shortest = min(after - before for before, after in itertools.pairwise(times))  # the first ones take longer
+    return max(1, int((seconds - times[-1]) / shortest))
+
+
+def clock(seconds: float) -> Callable[[Record], None]:
+    """A callback that ends a run after the iteration in which its time is up."""
+
+    def watch(record: Record) -> None:
+        if record.seconds >= seconds:
+            raise StopTraining(TIME_IS_UP)
+
+    return watch
+
+
+def title(method: str) -> str:
+    """The name of a method as its authors write it."""
+    return TITLES.get(method, method.capitalize())
+
+
+def row(method: str, history: History) -> dict[str, Any]:
+    """What a table shows of one run; accuracies are those of the samples it was scored on, where there are any."""
+    last, best = history[-1], history.best
+    scored = any(record.validation_loss is not None for record in history)
+    return {
+        "method": title(method),
+        "iterations": last.iteration,
+        "seconds": last.seconds,
+        "objective": last.objective,
+        "train_accuracy": last.train_accuracy,
+        "accuracy": last.validation_accuracy if scored else last.train_accuracy,
+        "best_accuracy": None if best is None else best.validation_accuracy if scored else best.train_accuracy,
+        "best_iteration": None if best is None else best.iteration,
+        "train_loss": last.train_loss,
+        "loss": last.validation_loss if scored else last.train_loss,
+        "best_loss": None if best is None else best.validation_loss if scored else best.train_loss,
+        "stop_reason": history.stop_reason,
+    }
+
+
+def mean_row(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One row for the seeds of a method: means, and in ``ranges`` the smallest and the largest of each number."""
+    found: dict[str, Any] = {**rows[0], "seeds": len(rows)}
+    found["stop_reason"] = ", ".join(dict.fromkeys(str(each["stop_reason"]) for each in rows))
+    found["ranges"] = {}
+    for name in rows[0]:
+        values = [each[name] for each in rows if isinstance(each[name], (int, float))]
+        if values:
+            found[name] = sum(values) / len(values)
+            found["ranges"][name] = [min(values), max(values)]
+    return found

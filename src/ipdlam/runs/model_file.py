@@ -1,0 +1,172 @@
+"""Multilayer perceptrons in one safetensors file: weights, architecture, and what turns raw inputs into predictions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ipdlam.checkpoint.files import write_file
+from ipdlam.errors import CheckpointError
+from ipdlam.network.initialise import INITIALISATIONS, initialise
+from ipdlam.prox import ACTIVATIONS, LOSSES
+
+FORMAT = "ipdlam model 1"
+
+
+def mlp(
+    widths: tuple[int, ...], activation: str, initialisation: str, seed: int, dtype: torch.dtype, device: str
+) -> nn.Sequential:
+    """A perceptron of these widths; ``"torch"`` are the weights that PyTorch draws after ``torch.manual_seed(seed)``.
+
+    They come from a generator of their own: the global one is shared with other threads.
+    """
+    modules: list[nn.Module] = []
+    generator = torch.Generator().manual_seed(seed)
+    for inputs, outputs in itertools.pairwise(widths):
+        linear = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+        nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5.0), generator=generator)
+        bound = 1.0 / math.sqrt(inputs)
+        nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
+        modules += [linear, ACTIVATIONS[activation].module()]
+    model = nn.Sequential(*modules[:-1]).to(device, dtype)
+    return initialise(model, initialisation, seed=seed) if initialisation in INITIALISATIONS else model
+
+
+def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """``(X - mean) / scale`` in float64: where the mean is large, a difference has no digits to spare."""
+    return (X.double() - mean.double()) / scale.double()
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with all that a prediction needs."""
+
+    model: nn.Sequential
+    widths: tuple[int, ...]
+    activation: str
+    loss: str
+    classes: tuple[str, ...] | None  # None for real targets
+    columns: tuple[str, ...] | None  # names of the inputs, where the data had any
+    label: str | None  # the name of the label column
+    mean: Tensor | None  # inputs are (x - mean) / scale, worked out in float64
+    scale: Tensor | None
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Raw inputs as the model takes them."""
+        if X.ndim != 2 or X.shape[1] != self.widths[0]:
+            raise ValueError(f"the model takes {self.widths[0]} inputs a row, but the data have shape {tuple(X.shape)}")
+        weight = next(self.model.parameters())
+        ready = X if self.mean is None or self.scale is None else standardised(X, self.mean, self.scale)
+        return ready.to(weight.device, weight.dtype)
+
+    @torch.no_grad()
+    def outputs(self, X: Tensor, chunk_size: int = 8192) -> Tensor:
+        """The last layer of the network for every row."""
+        starts = range(0, max(1, len(X)), chunk_size)
+        return torch.cat([self.model(self.inputs(X[start : start + chunk_size])) for start in starts])
+
+    def labels(self, outputs: Tensor) -> list[str]:
+        """The names of the predicted classes."""
+        assert self.classes is not None
+        return [self.classes[index] for index in LOSSES[self.loss]().predict(outputs).tolist()]
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        if self.mean is not None and self.scale is not None:
+            tensors |= {"input.mean": self.mean.cpu(), "input.scale": self.scale.cpu()}
+        about: dict[str, Any] = {
+            "format": FORMAT,
+            "widths": list(self.widths),
+            "activation": self.activation,
+            "loss": self.loss,
+            "dtype": str(next(self.model.parameters()).dtype).removeprefix("torch."),
+            "classes": None if self.classes is None else list(self.classes),
+            "columns": None if self.columns is None else list(self.columns),
+            "label": self.label,
+        }
+        # One entry: safetensors writes several in any order, and the same model is to be the same file.
+        write_file(path, save(tensors, metadata={"ipdlam": json.dumps(about)}))
+
+
+def load_model(path: Path) -> TrainedModel:
+    """Read what :meth:`TrainedModel.save` wrote; anything else is refused, and no code is run."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        about = json.loads(metadata.get("ipdlam", "{}"))
+        if about.get("format") != FORMAT:
+            raise ValueError(f"its format is {about.get('format')!r}, not {FORMAT!r}")
+        widths, dtype = check_tensors(tensors, about)  # before a network of the stated size is made
+        for name, registry in (("activation", ACTIVATIONS), ("loss", LOSSES)):
+            if about[name] not in registry:
+                raise ValueError(f"its {name} {about[name]!r} is in no registry")
+        mean, scale = tensors.pop("input.mean", None), tensors.pop("input.scale", None)
+        model = mlp(widths, about["activation"], "torch", 0, dtype, "cpu")
+        model.load_state_dict(tensors)
+        classes, columns = check_names("classes", about), check_names("columns", about)
+        by_sign = widths[-1] == 1 and LOSSES[about["loss"]]().classes(1) == 2
+        if classes is not None and len(classes) != (2 if by_sign else widths[-1]):
+            raise ValueError(f"it has {len(classes)} classes for {widths[-1]} outputs")
+        if columns is not None and len(columns) != widths[0]:
+            raise ValueError(f"it has {len(columns)} names for {widths[0]} inputs")
+        label = about["label"]
+        if not (label is None or isinstance(label, str)):
+            raise TypeError(f"its label is {label!r}, not a name")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} does not exist") from error
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        AttributeError,
+    ) as error:  # RecursionError is one
+        raise CheckpointError(f"{path} is not a model that ipdlam saved: {error}") from error
+    return TrainedModel(model, widths, about["activation"], about["loss"], classes, columns, label, mean, scale)
+
+
+def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ...], torch.dtype]:
+    """The widths and the type that a file states, if all of its tensors are of them."""
+    widths, dtype = about["widths"], {"float32": torch.float32, "float64": torch.float64}[about["dtype"]]
+    if len(widths) < 2 or not all(type(width) is int and width > 0 for width in widths):
+        raise ValueError(f"its widths are {widths!r}")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for index, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        shapes |= {f"{2 * index}.weight": (outputs, inputs), f"{2 * index}.bias": (outputs,)}
+    if "input.mean" in tensors or "input.scale" in tensors:
+        shapes |= {"input.mean": (widths[0],), "input.scale": (widths[0],)}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if found != shapes:
+        wrong = next(name for name in (*shapes, *found) if found.get(name) != shapes.get(name))
+        raise ValueError(
+            f"its tensor {wrong} has the shape {found.get(wrong)}, but a model of the widths {list(widths)} has "
+            f"{shapes.get(wrong)}"
+        )
+    for name, tensor in tensors.items():
+        exact = name.startswith("input.") and tensor.dtype == torch.float64
+        if not (exact or tensor.dtype == dtype) or not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"its tensor {name} is {tensor.dtype}, or not finite; stated is {dtype}")
+    if "input.scale" in tensors and not bool((tensors["input.scale"] > 0).all()):
+        raise ValueError("its input.scale holds a number that is not positive")
+    return tuple(widths), dtype
+
+
+def check_names(name: str, about: Any) -> tuple[str, ...] | None:
+    """A list of names, or None."""
+    names = about[name]
+    if names is not None and not (isinstance(names, list) and all(isinstance(item, str) for item in names)):
+        raise TypeError(f"its {name} are not a list of names")
+    return None if names is None else tuple(names)

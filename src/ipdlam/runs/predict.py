@@ -1,0 +1,120 @@
+"""What a saved model is worth: its scores on data, and its predictions for a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ipdlam.datasets import Dataset, load, read_inputs
+from ipdlam.datasets.tables import listed, separator
+from ipdlam.errors import CheckpointError
+from ipdlam.network.mlp import Network
+from ipdlam.network.samples import check_samples
+from ipdlam.prox import LOSSES
+from ipdlam.runs.config import ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.runs.folder import RunFolder
+from ipdlam.runs.model_file import TrainedModel, load_model
+from ipdlam.runs.problem import set_aside
+from ipdlam.training.evaluation import Evaluation, evaluate
+
+
+def read_trained(path: Path) -> tuple[TrainedModel, TrainConfig | None]:
+    """The model of a run folder with its configuration, or of a model file alone."""
+    if path.is_dir():
+        folder = RunFolder.open(path)
+        if not folder.model.is_file():
+            raise CheckpointError(f"{path} holds no model yet; finish the run: ipdlam train --resume {path}")
+        return load_model(folder.model), folder.read_config()
+    return load_model(path), None
+
+
+def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str, tuple[int, Evaluation]]:
+    """Loss and accuracy of a saved model on its own data, or on others, by part: samples and evaluation."""
+    trained, config = read_trained(path)
+    if config is None and data is None:
+        raise ConfigError(f"{path} is a model without a run; say which data: --data DATA")
+    config = TrainConfig(label=trained.label) if config is None else config
+    own = data is None
+    if data is not None:
+        table = separator(Path(data)) is not None  # other kinds of files have no columns to choose from
+        task = "regression" if trained.classes is None else "classification"
+        label = config.label if table else None
+        config = dataclasses.replace(config, data=data, label=label, task=task, limit=None, validation="auto")
+    found = {}
+    with blamed_on_settings():
+        loaded = load(
+            config.data,
+            data_dir or config.data_dir,
+            offline=config.offline,
+            label=config.label,
+            task=config.task,
+            dtype=torch.float64,
+        )
+        if not own and loaded.X_test is None:
+            parts = {"all samples": (loaded.X, loaded.y)}
+        else:
+            raw = set_aside(loaded, config)
+            parts = {"training samples": (raw.X, raw.y)}
+            if raw.validation is not None:
+                parts[raw.scored_on] = raw.validation
+        network, loss = Network(trained.model), LOSSES[trained.loss]()
+        for name, (X, y) in parts.items():
+            inputs = trained.inputs(same_columns(trained, loaded, X))
+            samples = check_samples(network, loss, inputs, same_classes(trained, loaded, y))
+            found[name] = (len(samples), evaluate(trained.model, loss, samples, 8192))
+    return found
+
+
+def same_columns(trained: TrainedModel, data: Dataset, X: Tensor) -> Tensor:
+    """The inputs in the order of the columns that the model was trained on, where both have names."""
+    if trained.columns is None or data.columns is None or trained.columns == data.columns:
+        return X
+    missing = [name for name in trained.columns if data.columns.count(name) != 1]
+    if missing:
+        raise ConfigError(
+            f"{data.name} has {data.columns.count(missing[0]) or 'no'} column {missing[0]!r}, which the model was "
+            f"trained on; {listed(data.columns, missing[0])}"
+        )
+    return X[:, [data.columns.index(name) for name in trained.columns]]
+
+
+def same_classes(trained: TrainedModel, data: Dataset, y: Tensor) -> Tensor:
+    """The labels of the data as the model numbers its classes."""
+    if (trained.classes is None) != (data.classes is None):
+        kinds = ("real targets", "classes")
+        raise ConfigError(
+            f"the model was trained for {kinds[trained.classes is not None]}, but {data.name} holds "
+            f"{kinds[data.classes is not None]}"
+        )
+    if trained.classes is None or data.classes is None or trained.classes == data.classes:
+        return y
+    if len(data.classes) == len(trained.classes) and data.kind == "images":
+        return y  # names of images differ from data set to data set; their numbers are what was learnt
+    places = {name: index for index, name in enumerate(trained.classes)}
+    unknown = [name for name in data.classes if name not in places]
+    if unknown:
+        raise ConfigError(f"{data.name} holds the class {unknown[0]!r}, which the model was not trained on")
+    return torch.tensor([places[name] for name in data.classes])[y]
+
+
+def predict_file(path: Path, file: Path, *, scores: bool) -> tuple[list[str], list[list[object]]]:
+    """A header and one row of predictions for every sample in a file."""
+    trained, config = read_trained(path)
+    X = read_inputs(file, trained.columns, config.label if config is not None else trained.label)
+    try:
+        outputs = trained.outputs(X)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    if trained.classes is None:
+        header = ["prediction"] if outputs.shape[1] == 1 else [f"prediction {i}" for i in range(outputs.shape[1])]
+        return header, outputs.tolist()
+    rows: list[list[object]] = [[label] for label in trained.labels(outputs)]
+    if not scores:
+        return ["prediction"], rows
+    named = trained.classes if outputs.shape[1] == len(trained.classes) else trained.classes[1:]
+    for row, output in zip(rows, outputs.tolist(), strict=True):
+        row.extend(output)
+    return ["prediction", *(f"output {name}" for name in named)], rows

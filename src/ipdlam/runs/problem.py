@@ -1,0 +1,243 @@
+"""From a configuration to data, network and trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ipdlam.baselines import BCD, DLADMM, BackPropagation
+from ipdlam.datasets import Dataset, load, varying, warn_of_constants
+from ipdlam.distributed.group import Span
+from ipdlam.fullbatch.trainer import DLAM, IPDLAM
+from ipdlam.minibatch.state import default_batch_size
+from ipdlam.minibatch.trainer import MiniBatchIPDLAM
+from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
+from ipdlam.runs.config import ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.runs.methods import as_weight_proximity
+from ipdlam.runs.model_file import TrainedModel, mlp, standardised
+
+TRAINERS: dict[str, Any] = {
+    "ipdlam": IPDLAM,
+    "dlam": DLAM,
+    "minibatch": MiniBatchIPDLAM,
+    "bcd": BCD,
+    "dladmm": DLADMM,
+}
+"""Name to class of every method that does not back-propagate: those of ``ipdlam train``, then what they are held to."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What a job trains and scores on; inputs are ready for the network."""
+
+    X: Tensor
+    y: Tensor
+    validation: tuple[Tensor, Tensor] | None
+    scored_on: str  # "test set", "held-out samples", "training samples"
+    mean: Tensor | None
+    scale: Tensor | None
+
+    def part(self, rank: int, size: int) -> Split:
+        """What one of several processes trains and scores on: a block of consecutive samples of each."""
+
+        def own(array: Tensor) -> Tensor:
+            return array[Span.even(rank, size, len(array)).rows]
+
+        validation = None if self.validation is None else (own(self.validation[0]), own(self.validation[1]))
+        return dataclasses.replace(self, X=own(self.X), y=own(self.y), validation=validation)
+
+
+class RawSplit(NamedTuple):
+    """What a job trains and scores on, as it was read."""
+
+    X: Tensor
+    y: Tensor
+    validation: tuple[Tensor, Tensor] | None
+    scored_on: str
+
+
+def set_aside(data: Dataset, config: TrainConfig) -> RawSplit:
+    """Set validation samples aside, as the configuration says."""
+    X, y = data.X[: config.limit], data.y[: config.limit]
+    wanted = config.validation
+    if wanted == "auto":
+        wanted = "0.2" if data.X_test is None else "test"
+    if wanted == "test":
+        if data.X_test is None or data.y_test is None:
+            raise ConfigError(
+                f"validation is 'test', but {data.name} has no test set; hold out a fraction, such as 0.2"
+            )
+        return RawSplit(X, y, (data.X_test, data.y_test), "test set")
+    if wanted == "none":
+        return RawSplit(X, y, None, "training samples")
+    held_out = round(float(wanted) * len(X))
+    if not 0 < held_out < len(X):
+        raise ConfigError(f"validation {wanted} of {len(X)} samples leaves none to train or to score on")
+    shuffled = torch.randperm(len(X), generator=torch.Generator().manual_seed(config.seed))
+    aside, kept = shuffled[:held_out].sort().values, shuffled[held_out:].sort().values
+    return RawSplit(X[kept], y[kept], (X[aside], y[aside]), "held-out samples")
+
+
+def split(data: Dataset, config: TrainConfig) -> Split:
+    """Set validation samples aside, standardise as the configuration says, and convert to its precision."""
+    raw, dtype = set_aside(data, config), getattr(torch, config.dtype)
+    mean = scale = None
+    if config.standardize if config.standardize is not None else data.kind == "table":
+        mean, scale = centre(raw.X)
+
+    def ready(X: Tensor) -> Tensor:
+        return (X if mean is None or scale is None else standardised(X, mean, scale)).to(dtype)
+
+    def goals(y: Tensor) -> Tensor:
+        return y.to(dtype) if y.is_floating_point() else y
+
+    X = ready(raw.X)
+    if data.kind == "table":
+        remedy = "use --dtype float64" if mean is not None else "leave out --no-standardize, or use --dtype float64"
+        warn_of_constants(data, raw.X, X, remedy)
+    validation = raw.validation and (ready(raw.validation[0]), goals(raw.validation[1]))
+    return Split(X, goals(raw.y), validation, raw.scored_on, mean, scale)
+
+
+def centre(X: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every column, in float64; those of a constant column are its value and 1."""
+    exact = X.double()
+    mean, deviation = exact.mean(0), exact.std(0, correction=0)
+    # Differences in the last digits are rounding, and those whose squares are less than float64 can hold are none.
+    varies = varying(exact) & (deviation > 8 * torch.finfo(exact.dtype).eps * mean.abs())
+    return torch.where(varies, mean, exact[0]), torch.where(varies, deviation, 1.0)
+
+
+def make_regularizer(name: str, strength: float | None) -> Regularizer | None:
+    """A regulariser with its strength, or with its own."""
+    if name == "none":
+        return None
+    kind = REGULARIZERS[name]
+    if strength is None:
+        return kind()
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "relative"]  # type: ignore[arg-type]
+    return kind(**dict.fromkeys(names, strength))
+
+
+class Problem:
+    """The data of a configuration, split and scaled, and the networks and trainers made for them."""
+
+    def __init__(self, config: TrainConfig, *, progress: bool = False) -> None:
+        self.config = config
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        with blamed_on_settings():
+            self.data = load(
+                config.data,
+                config.data_dir,
+                offline=config.offline,
+                label=config.label,
+                task=config.task,
+                progress=progress,
+                dtype=torch.float64,
+            )
+        self.split = split(self.data, config)
+        self.widths = (self.split.X.shape[1], *config.hidden, self._outputs())
+
+    @property
+    def title(self) -> str:
+        """The data and the network, in a line."""
+        return f"{self.data.name}, {'-'.join(str(width) for width in self.widths)}"
+
+    @property
+    def heading(self) -> str:
+        """The data, the network and how many samples, in a line."""
+        split = self.split
+        scored = "" if split.validation is None else f", scored on {len(split.validation[0])} ({split.scored_on})"
+        kind = "regression" if self.data.classes is None else f"{len(self.data.classes)} classes"
+        return f"{self.title}, {kind}: {len(split.X)} samples{scored}"
+
+    def make_model(self, config: TrainConfig | None = None) -> nn.Sequential:
+        """The network with its initial weights, the same at every call; another configuration may change its seed."""
+        config = self.config if config is None else config
+        dtype = getattr(torch, config.dtype)
+        try:
+            torch.empty(0, device=config.device)
+        except (RuntimeError, AssertionError) as error:  # torch's word on an unknown or missing device
+            raise ConfigError(f"device {config.device!r} cannot be used: {str(error).splitlines()[0]}") from error
+        try:
+            return mlp(self.widths, config.activation, config.initialisation, config.seed, dtype, config.device)
+        except (RuntimeError, TypeError) as error:  # no memory for it, or a width beyond 64 bits
+            raise ConfigError(
+                f"a network of the widths {'-'.join(map(str, self.widths))} cannot be made: it needs more memory than "
+                "there is; choose smaller ones for --hidden"
+            ) from error
+
+    def make_trainer(self, model: nn.Sequential, config: TrainConfig | None = None) -> IPDLAM | MiniBatchIPDLAM:
+        """The method of the configuration, or of another one, with its settings."""
+        config = self.config if config is None else config
+        own = config.suited()
+        common: dict[str, Any] = {"loss": config.loss, "penalty": own["penalty"], "chunk_size": config.chunk_size}
+        with blamed_on_settings():
+            if "inertia" in own:  # dlam has none
+                inertia = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]
+                common |= {"inertia": inertia, "proximity": own["proximity"]}
+            if "weight_proximity" in own:
+                given = as_weight_proximity(own["weight_proximity"])
+                common["weight_proximity"] = given[0] if given is not None and len(given) == 1 else given
+            if config.chosen == "minibatch":
+                common |= {name: own[name] for name in ("step", "rank", "weight_decay")}
+                common |= {"batch_size": self.batch_size(own["batch_size"]), "seed": config.seed}
+            else:
+                common |= {name: own[name] for name in ("penalty_growth", "penalty_max")}
+                common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
+                order: str = own["order"]
+                common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
+                common["storage"] = None if own["storage"] is None else Path(os.path.expanduser(own["storage"]))
+            trainer: IPDLAM | MiniBatchIPDLAM = TRAINERS[config.chosen](model, **common)
+            return trainer
+
+    def batch_size(self, given: int | None) -> int:
+        """The samples to a batch, or what suits their number where it is not given."""
+        return default_batch_size(len(self.split.X)) if given is None else given
+
+    def make_optimizer(self, model: nn.Sequential) -> BackPropagation | None:
+        """The optimizer of the second stage with its settings, where the configuration has one."""
+        config = self.config
+        if config.then is None or config.second_rate is None:
+            return None
+        with blamed_on_settings():
+            return BackPropagation(
+                model,
+                config.then,
+                loss=config.loss,
+                learning_rate=config.second_rate,
+                batch_size=self.batch_size(config.then_batch_size),
+                seed=config.seed,
+                chunk_size=config.chunk_size,
+            )
+
+    def describe(self, model: nn.Sequential) -> TrainedModel:
+        """The trained network with all that a prediction needs."""
+        config, data = self.config, self.data
+        return TrainedModel(
+            model,
+            self.widths,
+            config.activation,
+            config.loss,
+            data.classes,
+            data.columns,
+            config.label,
+            self.split.mean,
+            self.split.scale,
+        )
+
+    def _outputs(self) -> int:
+        if self.data.classes is None:
+            return self.split.y.shape[1]
+        classes = len(self.data.classes)
+        if classes == 1:
+            raise ConfigError(f"{self.data.name} holds one class, {self.data.classes[0]!r}; there is nothing to learn")
+        # A margin loss tells two classes by the sign of one output.
+        return 1 if classes == 2 and LOSSES[self.config.loss]().classes(1) == 2 else classes
