@@ -22,9 +22,9 @@ import torch
 
 import ipdlam
 from ipdlam.baselines import BackPropagation
-from ipdlam.minibatch.state import default_batch_size
+from ipdlam.minibatch.batch import default_batch_size
+from ipdlam.network.initialise import mlp
 from ipdlam.runs.environment import environment
-from ipdlam.runs.model_file import mlp
 
 PARTS = ("bars", "range", "ablation")
 TABLES = ("breast_cancer", "wine", "diabetes")  # small ones that come with scikit-learn

@@ -11,7 +11,7 @@ other, which tells what two cores lose to each other from what the library loses
 Random data: an iteration costs the same. **collectives**: gloo's sum and broadcast alone, between 2, 4 and 8 processes.
 **networks**: two processes in network namespaces, with limited rates and with delays (``networks.py``; for root).
 
-``fit`` makes the model of ``ipdlam.costs`` fit the measurements that are not held out, compares it with all of them,
+``fit`` makes the model of ``costs`` fit the measurements that are not held out, compares it with all of them,
 and predicts. Rows are written as they are made, and not made again by the next call.
 """
 

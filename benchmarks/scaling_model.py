@@ -1,4 +1,4 @@
-"""From the measurements of ``scaling.py`` to the model of ``ipdlam.costs``: its fit, its errors, what it predicts."""
+"""From the measurements of ``scaling.py`` to the model of ``costs``: its fit, its errors, what it predicts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ipdlam import costs
-from ipdlam.costs import Machine, iteration_cost
+import costs
+from costs import Machine, iteration_cost
 
 PAPER = (784, 1500, 1500, 10)
 BILLION = 10**9

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ipdlam.costs import Machine, iteration_cost
+from costs import Machine, iteration_cost
 from ipdlam.runs.plots import INK, PALETTE, plain
 from scaling_model import BILLION, LATENCY, PAPER, RATES, node
 

@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 import ipdlam
-from ipdlam.fullbatch.schedules import StepSchedule
+from ipdlam.minibatch.schedule import StepSchedule
+from ipdlam.network.initialise import mlp
 from ipdlam.runs.environment import environment
-from ipdlam.runs.model_file import mlp
 
 TARGETS = {"mnist": (0.97, 0.98, 0.984), "fashion-mnist": (0.88, 0.89, 0.90), "digits": (0.8, 0.9, 0.95)}
 PLANS = {"mnist": (1, 3), "fashion-mnist": (4,), "digits": (2, 4)}  # epochs

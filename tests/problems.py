@@ -44,9 +44,9 @@ def assert_same_runs(one, other):
     """Whatever the rest of the run depends on, to the last bit."""
     assert same(one.model, other.model)
     assert without_seconds(one.history) == without_seconds(other.history)
-    first, second = one._run.tensors(), other._run.tensors()
+    first, second = one._state.tensors(), other._state.tensors()
     assert first.keys() == second.keys()
     for name in first:
         assert torch.equal(first[name][:], second[name][:]), name
-    counters = [{**run._run.counters(), "seconds": None, "history": None} for run in (one, other)]
+    counters = [{**run._state.counters(), "seconds": None, "history": None} for run in (one, other)]
     assert counters[0] == counters[1]

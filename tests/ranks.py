@@ -242,7 +242,7 @@ def train_until(rank, size, given, bad_rank, after, number):
         trainer.continue_fit(iterations=given["iterations"])
     except Exception as error:
         return {"error": type(error).__name__, "text": str(error), "seconds": time.monotonic() - started}
-    return outcome(trainer) if trainer._run.whole else {"reason": trainer.history.stop_reason}
+    return outcome(trainer) if trainer._state.whole else {"reason": trainer.history.stop_reason}
 
 
 def start_with(rank, size, given, bad_rank, change):
@@ -269,11 +269,11 @@ def break_in_a_pass(rank, size, given, bad_rank, error):
             yield from ()
             raise error
 
-        trainer._run.shard.chunks = chunks
+        trainer._state.variables.shard.chunks = chunks
     try:
         trainer.step()
     except Exception as raised:
-        return type(raised).__name__, str(raised), trainer.iteration, trainer._run.whole
+        return type(raised).__name__, str(raised), trainer.iteration, trainer._state.whole
     return None
 
 

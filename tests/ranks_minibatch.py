@@ -13,7 +13,7 @@ import torch
 
 import ipdlam
 from ipdlam.distributed.group import current_group
-from ipdlam.minibatch.step import Batchwise
+from ipdlam.minibatch.step import Stepper
 from problems import make_data, make_model
 from ranks import Failing
 
@@ -81,7 +81,7 @@ def counts_of(given, size):
 
 def outcome(trainer):
     """What a run has come to, for a trip between processes: weights, and all that the next batch depends on."""
-    run = trainer._run
+    run = trainer._state
     tensors = [*trainer.model.parameters(), *run.state.tensors().values()]
     return {
         "weights": [tensor.detach().double().flatten().tolist() for tensor in trainer.model.parameters()],
@@ -199,7 +199,7 @@ def traffic(rank, size, given):
     X, y, weight, _ = data_of(given, rank, counts_of(given, size))
     trainer = trainer_of(given, rank)
     trainer.start(X, y, sample_weight=weight)
-    edges, real = [], Batchwise.update
+    edges, real = [], Stepper.update
 
     def update(self, batch, progress):
         before = trainer.group.bytes
@@ -207,11 +207,11 @@ def traffic(rank, size, given):
         edges.append(trainer.group.bytes - before)
         return loss
 
-    Batchwise.update = update
+    Stepper.update = update
     try:
         trainer.continue_fit(epochs=1, evaluate_every=5)
     finally:
-        Batchwise.update = real
+        Stepper.update = real
     return edges
 
 
@@ -220,7 +220,7 @@ def train_with(rank, size, given, bad_rank, epoch, action, batch=None):
     X, y, _, _ = data_of(given, rank, counts_of(given, size))
     trainer = trainer_of(given, rank)
     callback = Failing(rank, bad_rank, epoch, action)
-    real, seen = Batchwise._direction, []
+    real, seen = Stepper._direction, []
 
     def direction(self, l, *rest):
         seen.append(l)
@@ -229,7 +229,7 @@ def train_with(rank, size, given, bad_rank, epoch, action, batch=None):
         return real(self, l, *rest)
 
     if batch is not None:
-        Batchwise._direction = direction
+        Stepper._direction = direction
     started = time.monotonic()
     try:
         with current_group().telling():  # as around a job
@@ -239,12 +239,12 @@ def train_with(rank, size, given, bad_rank, epoch, action, batch=None):
             "error": type(error).__name__,
             "text": str(error),
             "done": trainer.iteration,
-            "whole": trainer._run.whole,
+            "whole": trainer._state.whole,
             "weights": [parameter.detach().flatten().tolist() for parameter in trainer.model.parameters()],
             "seconds": time.monotonic() - started,
         }
     finally:
-        Batchwise._direction = real
+        Stepper._direction = real
     return outcome(trainer)
 
 
@@ -272,20 +272,20 @@ def interrupt_and_save(rank, size, given, path, batch):
     """Ctrl-C on the last rank in the middle of an epoch, a checkpoint of that, and the rest of the run."""
     X, y, weight, validation = data_of(given, rank, counts_of(given, size))
     trainer = trainer_of(given, rank)
-    real = Batchwise.update
+    real = Stepper.update
 
     def update(self, batch_given, progress):
         if rank == size - 1 and self.batches == batch:
             signal.raise_signal(signal.SIGINT)
         return real(self, batch_given, progress)
 
-    Batchwise.update = update
+    Stepper.update = update
     try:
         more = {"sample_weight": weight, "validation_data": validation}
         trainer.fit(X, y, epochs=given["epochs"], **more, **given["fit"])
     finally:
-        Batchwise.update = real
-    stopped = (len(trainer.history), trainer._run.position, trainer.history.stop_reason)
+        Stepper.update = real
+    stopped = (len(trainer.history), trainer._state.position, trainer.history.stop_reason)
     trainer.save(path)
     trainer.continue_fit(epochs=given["epochs"] - len(trainer.history), **given["fit"])
     return stopped, outcome(trainer)

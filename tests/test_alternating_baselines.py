@@ -91,7 +91,7 @@ def test_bcd_learns_the_digits():
 
 def lagrangian(trainer):
     """The augmented Lagrangian of dlADMM at its present variables."""
-    state, network, rho = trainer._run, trainer.network, trainer.penalty
+    state, network, rho = trainer._state, trainer.network, trainer.penalty
     last = len(network)
     value = float(trainer.loss.value(trainer._targets(state), state.z[last]).sum())
     for l in network.numbers:
@@ -187,7 +187,7 @@ def test_the_start_of_a_second_method_is_added_to_the_time_of_the_first(kind):
     before = first.fit(X, Y, iterations=2)[-1].seconds
     second = kind(model)
     second.start(X, Y, after=first)
-    assert second._run.seconds > before
+    assert second._state.seconds > before
 
 
 @pytest.mark.parametrize("kind", [BCD, DLADMM])
@@ -274,7 +274,7 @@ def test_what_is_kept_is_that_of_the_sample():
     trainer.step()
     before = [parameter.detach().clone() for parameter in again.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(first, before, strict=True))
-    trainer._run.run.shard.current["z", 1].zero_()  # what is kept matters
+    trainer._state.variables.shard.current["z", 1].zero_()  # what is kept matters
     trainer.step()
     changed = [parameter.detach().clone() for parameter in again.parameters()]
     BatchByBatch(kept := make_model(), batch_size=15, **SETTINGS).fit(X, Y, iterations=2)

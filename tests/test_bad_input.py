@@ -890,7 +890,7 @@ def test_unsigned_numbers_beyond_the_signed_ones_stay_positive(kind, tmp_path):
     y = labelled()[1]
     on_disk = IPDLAM(make_model(WIDTHS), storage=tmp_path / "state")  # reads by rows
     on_disk.start(X, y)
-    assert np.array_equal(on_disk._run.samples.inputs(slice(0, N)).numpy(), X.astype(np.float64))
+    assert np.array_equal(on_disk._state.samples.inputs(slice(0, N)).numpy(), X.astype(np.float64))
     on_disk.close()
     with pytest.raises(ValueError, match=r"^y "):
         IPDLAM(make_model(WIDTHS)).start(labelled()[0], X[:, 0])

@@ -30,9 +30,9 @@ def same(first, second):
 @pytest.mark.parametrize("batch_size", [1, 7, 59, N, 1000])
 def test_every_sample_is_met_once_an_epoch_in_a_new_order(batch_size, monkeypatch):
     met = []
-    real = ipdlam.minibatch.step.Batchwise.update
+    real = ipdlam.minibatch.step.Stepper.update
     monkeypatch.setattr(
-        ipdlam.minibatch.step.Batchwise,
+        ipdlam.minibatch.step.Stepper,
         "update",
         lambda self, batch, part: (met.append(batch.X), real(self, batch, part))[1],
     )
@@ -162,7 +162,7 @@ def test_a_batch_with_nan_is_skipped_where_the_user_says_so():
     with pytest.warns(UserWarning, match="skipped"):
         history = trainer.fit([(X, TARGETS), (bad, TARGETS)], epochs=1)
     assert history[0].loss / N == history[0].train_loss  # of the good batch alone
-    assert trainer._run.skipped == 1
+    assert trainer._state.skipped == 1
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

@@ -517,7 +517,7 @@ def test_long_tensors_are_written_in_parts(tmp_path, monkeypatch):
 def test_an_unfinished_iteration_cannot_be_saved(tmp_path, monkeypatch):
     trainer = IPDLAM(make_model())
     trainer.fit(X, Y, iterations=1)
-    trainer._run.whole = False
+    trainer._state.whole = False
     with pytest.raises(RuntimeError, match="the last iteration did not end"):
         trainer.save(tmp_path / "c")
 

@@ -12,8 +12,7 @@ import pytest
 from ipdlam.experiments import EXPERIMENTS, defaults, fig3, penalty, table1, warmup
 from ipdlam.experiments.claims import NOT_RUN, ahead, alike, judged, lower, reaches, spread, within_a_decade
 from ipdlam.experiments.spec import RunResult, RunSpec, reached, rises
-from ipdlam.runs.config import TrainConfig
-from ipdlam.runs.methods import DEFAULTS
+from ipdlam.runs.config import DEFAULTS, TrainConfig
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -23,13 +23,13 @@ from ipdlam import MiniBatchIPDLAM
 from ipdlam.baselines import BackPropagation
 from ipdlam.cli import app
 from ipdlam.cli.display import Screen
-from ipdlam.minibatch.step import Batchwise
+from ipdlam.minibatch.step import Stepper
 from ipdlam.network.history import History
 from ipdlam.runs.compare import TIME_IS_UP
 from ipdlam.runs.config import ConfigError, TrainConfig
 from ipdlam.runs.folder import RunFolder
+from ipdlam.runs.job import check_first_stage, counted, ending, hands_over
 from ipdlam.runs.problem import Problem
-from ipdlam.runs.stages import check_first_stage, counted, ending, hands_over
 from shell import assert_same_run, ipdlam_run, kill_after, records, refused, snapshot, summary
 
 SHORT = ("--hidden", "8", "--limit", "200")
@@ -233,9 +233,9 @@ def test_a_second_ctrl_c_stops_within_an_epoch(tmp_path, options, batch):
             raise KeyboardInterrupt
         return real(self, *given, **more)
 
-    real = Batchwise.update
+    real = Stepper.update
     ipdlam_run("train", *TRAIN, *options, "--quiet", "--output", tmp_path / "straight")
-    with mock.patch.object(Batchwise, "update", update):
+    with mock.patch.object(Stepper, "update", update):
         ipdlam_run("train", *TRAIN, *options, "--output", tmp_path / "run")
     assert summary(tmp_path / "run")["stop_reason"] == "interrupted"
     ipdlam_run("evaluate", tmp_path / "run")
@@ -519,7 +519,7 @@ def test_a_comparison_in_equal_time_plans_its_epochs(tmp_path):
 
 def test_ctrl_c_in_the_trial_ends_a_comparison(tmp_path):
     options = ("--methods", "dlam,minibatch,adam", "--seconds", "0.1", "--output", tmp_path / "c")
-    with mock.patch.object(Batchwise, "update", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Stepper, "update", side_effect=KeyboardInterrupt):
         out, _ = ipdlam_run("compare", "digits", *SHORT, *options, code=130)
     assert "mini-batch iPDLAM interrupted after 0 iterations" in out
     assert list(compared(tmp_path / "c")["histories"]) == ["dlam", "minibatch"]

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import costs
 import ipdlam
 import ipdlam.fullbatch.trainer
-from ipdlam import costs
-from ipdlam.costs import Machine
+from costs import Machine
 from ipdlam.distributed.group import divide_work
 from ipdlam.fullbatch.passes import access_of
 from problems import make_data, make_model
@@ -53,8 +53,8 @@ def test_the_formula_for_products_at_the_size_of_the_paper():
 @pytest.mark.parametrize("widths", NETWORKS, ids=str)
 def test_the_state(widths):
     trainer = started(widths)
-    shard = trainer._run.shard
-    tensors = [*shard.current.values(), *shard.previous.values(), trainer._run.samples.X]
+    shard = trainer._state.variables.shard
+    tensors = [*shard.current.values(), *shard.previous.values(), trainer._state.samples.X]
     assert costs.state_bytes(widths, 30) == 4 * sum(tensor.numel() for tensor in tensors)
     access = access_of(trainer.plan, trainer.plan.stages[-1].visit, shard.places())
     moved = sum(shard.widths[place.block] for place in (*access.reads, *access.writes)) + widths[0]

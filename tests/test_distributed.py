@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import ranks
+from costs import iteration_bytes, meeting_bytes
 from ipdlam.checkpoint.format import read_checkpoint
-from ipdlam.costs import iteration_bytes, meeting_bytes
 from ipdlam.errors import CheckpointError
 from ipdlam.fullbatch.orders import ORDERS
 from ipdlam.prox import LOSSES

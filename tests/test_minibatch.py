@@ -10,8 +10,8 @@ from torch import nn
 
 import ipdlam
 from ipdlam import DivergenceError, MiniBatchIPDLAM
+from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, LOSSES
-from ipdlam.runs.model_file import mlp
 from problems import make_data, make_model
 from test_fit import no_back_propagation
 
@@ -140,7 +140,7 @@ def test_its_memory_does_not_grow_with_the_samples():
     for samples in (100, 1000):
         trainer = MiniBatchIPDLAM(make_model(WIDTHS), batch_size=50)
         trainer.fit(*make_data(samples, 5, 3), epochs=1)
-        held.append({name: tensor.shape for name, tensor in trainer._run.tensors().items()})
+        held.append({name: tensor.shape for name, tensor in trainer._state.tensors().items()})
     assert held[0] == held[1]
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import ipdlam
 from ipdlam.minibatch import sweep as targets
-from ipdlam.minibatch.rescale import forward
-from ipdlam.minibatch.step import Batchwise, StepSettings
+from ipdlam.minibatch.step import Stepper, StepSettings
+from ipdlam.minibatch.sweep import forward
 from ipdlam.network.mlp import Network
 from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES
@@ -92,7 +92,7 @@ def test_with_the_default_reach_the_sweep_is_close_to_the_gradient_but_not_equal
 def test_in_the_limit_a_small_step_lowers_the_loss_of_its_batch(loss: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(targets, "REACH", 1e-6)
     net, (X, goal) = network(nn.ReLU), data(loss)
-    state = Batchwise(net, StepSettings(LOSSES[loss](), 1e-3, 0.0, 3.0, LARGE, 64, 0.0))
+    state = Stepper(net, StepSettings(LOSSES[loss](), 1e-3, 0.0, 3.0, LARGE, 64, 0.0))
     batch = Samples(X, goal, None)
     with torch.no_grad():
         before, after = state.update(batch, 0.0), float(LOSSES[loss]().value(goal, net.model(X)).mean())

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ipdlam import CheckpointError
+from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, LOSSES
-from ipdlam.runs.model_file import FORMAT, TrainedModel, load_model, mlp
+from ipdlam.runs.model_file import FORMAT, TrainedModel, load_model
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = 3.0 + 2.0 * torch.randn(50, 4, generator=GENERATOR)

@@ -104,7 +104,7 @@ def test_without_inertia_the_previous_iterate_does_not_matter(order):
     X, Y = make_data(30, 4, 3)
     settings = {"inertia": 0.0, "penalty_growth": 1.0, "order": order}
     poisoned = run(ipdlam.IPDLAM(make_model([4, 5, 3]), **settings), X, Y, 2)
-    state = poisoned._run
+    state = poisoned._state
     for previous in (state.W_previous, state.b_previous):
         for l, tensor in previous.items():
             previous[l] = torch.full_like(tensor, 1e6)  # would show in any inertial point
@@ -126,7 +126,9 @@ def test_dlam_takes_the_solution_of_minimum_norm(case, dtype):
     bias = model[0].bias.detach().clone()
     trainer = ipdlam.DLAM(model, regularizer=None, chunk_size=4)
     trainer.start(X, Y)
-    goal = trainer._run.shard.current["z", 1].clone()  # z of the first iteration, which the start has already made
+    goal = trainer._state.variables.shard.current[
+        "z", 1
+    ].clone()  # z of the first iteration, which the start has already made
     trainer.step(evaluate=False)
     expected = torch.linalg.pinv(X.double(), rtol=1e-5) @ (goal - bias).double()
     tolerance = 1e-9 if dtype == torch.float64 else 2e-3

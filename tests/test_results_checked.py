@@ -21,7 +21,7 @@ from ipdlam.experiments.contents import load_contents, png_texts
 from ipdlam.experiments.make import DRAWN, all_runs, command, make, stored, summarise
 from ipdlam.experiments.spec import SCALES, START
 from ipdlam.experiments.store import Store, config_of, make_trainer, problem_of
-from ipdlam.minibatch.state import default_batch_size
+from ipdlam.minibatch.batch import default_batch_size
 from shell import ipdlam_run, refused, snapshot
 
 NAMES = ("fig1", "order")

@@ -15,8 +15,8 @@ import ipdlam
 from ipdlam import DLAM, IPDLAM, CheckpointError
 from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation, BatchByBatch
 from ipdlam.checkpoint import format as checkpoints
+from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, Huber
-from ipdlam.runs.model_file import mlp
 from ipdlam.training.callbacks import Checkpoints
 from problems import assert_same_runs, make_data, make_model, same
 
@@ -46,12 +46,12 @@ def test_an_optimizer_goes_on_with_the_bits_of_one_that_never_stopped(tmp_path, 
     second = BackPropagation.load(tmp_path / "c", model, X, Y, **data)
     assert second.settings_dict() == whole.settings_dict()
     assert second.history.column("seconds") == first.history.column("seconds")
-    assert second._run.seconds == first._run.seconds
+    assert second._state.seconds == first._state.seconds
     assert_same_runs(first, second)
     history = second.continue_fit(epochs=9 - epochs)
     assert history is second.history
     assert_same_runs(whole, second)
-    assert history[-1].seconds > second._run.history[0].seconds > 0.0
+    assert history[-1].seconds > second._state.history[0].seconds > 0.0
 
 
 @pytest.mark.parametrize("kind", [BCD, DLADMM, BatchByBatch])
@@ -137,7 +137,7 @@ def test_the_best_weights_and_the_patience_survive(tmp_path):
     first = BackPropagation(network(), "rmsprop", **settings)
     first.fit(X, Y, epochs=best + 3, validation_data=LEARNABLE, **rules)
     first.save(tmp_path / "c")
-    assert first._run.progress.unimproved == 3
+    assert first._state.progress.unimproved == 3
     second = BackPropagation.load(tmp_path / "c", network(seed=9), X, Y, validation_data=LEARNABLE)
     resumed = second.continue_fit(epochs=200, **rules)
     assert resumed.stop_reason == "patience"
@@ -233,7 +233,7 @@ def test_the_best_score_is_that_of_both_and_patience_begins_anew():
     warm = [parameter.detach().clone() for parameter in model.parameters()]
     second = BackPropagation(model, "sgd", learning_rate=1e-9)  # which changes next to nothing
     second.start(X, Y, validation_data=VALIDATION, after=first)
-    assert second._run.progress.best_score == before.best.score
+    assert second._state.progress.best_score == before.best.score
     history = second.continue_fit(epochs=40, restore_best=True, patience=2)
     assert (history.stop_reason, len(history) - len(before)) == ("patience", 2)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), warm, strict=True))  # those of the best score

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ipdlam
 from ipdlam import IPDLAM, CheckpointError, DivergenceError, MiniBatchIPDLAM, StopTraining
-from ipdlam.minibatch.step import Batchwise
+from ipdlam.minibatch.step import Stepper
 from ipdlam.prox import Huber
 from ipdlam.training.callbacks import Checkpoints
 from problems import assert_same_runs, make_data, make_model, same
@@ -51,7 +51,7 @@ def stop_at(epoch):
 
 def interrupt_in_batch(monkeypatch, number, how):
     """Once, in the batch of this number, counted from 1 over the whole run."""
-    real, seen = Batchwise.update, []
+    real, seen = Stepper.update, []
 
     def update(self, batch, progress):
         seen.append(None)
@@ -59,7 +59,7 @@ def interrupt_in_batch(monkeypatch, number, how):
             how()
         return real(self, batch, progress)
 
-    monkeypatch.setattr(Batchwise, "update", update)
+    monkeypatch.setattr(Stepper, "update", update)
 
 
 def ctrl_c():
@@ -97,10 +97,10 @@ def test_the_plan_is_kept_as_far_as_it_reaches_and_made_anew_beyond():
     trainer = MiniBatchIPDLAM(network(), batch_size=16)
     trainer.fit(X, Y, epochs=6, callbacks=[stop_at(2)])
     trainer.continue_fit(epochs=1)
-    assert trainer._run.planned == (0, 6)
+    assert trainer._state.planned == (0, 6)
     before = weights(trainer.model)
     trainer.continue_fit(epochs=5)
-    assert trainer._run.planned == (3, 8)
+    assert trainer._state.planned == (3, 8)
     assert not all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
 
 
@@ -115,7 +115,7 @@ def test_ctrl_c_in_a_batch_ends_it_after_that_batch(tmp_path, monkeypatch, numbe
     monkeypatch.undo()
     done = len(history)
     assert (done, history.stop_reason) == ((number - 1) // 4, "interrupted")
-    assert first._run.state.batches == number  # the batch was finished, and is not taken twice
+    assert first._state.stepper.batches == number  # the batch was finished, and is not taken twice
     first.save(tmp_path / "c")
     second = MiniBatchIPDLAM.load(tmp_path / "c", network(seed=3), X, Y, validation_data=VALIDATION)
     for trainer in (first, second):
@@ -150,7 +150,7 @@ def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
 @pytest.mark.parametrize("error", [RuntimeError("no luck"), KeyboardInterrupt()])
 def test_a_batch_that_fails_half_way_leaves_the_weights_before_the_epoch(monkeypatch, error):
     """Some layers are a step ahead of others: no run can go on from there."""
-    model, real, calls = network(), Batchwise._move, []
+    model, real, calls = network(), Stepper._move, []
 
     def failing(self, l, *rest):
         calls.append(l)
@@ -160,7 +160,7 @@ def test_a_batch_that_fails_half_way_leaves_the_weights_before_the_epoch(monkeyp
 
     kept = {}
     trainer = MiniBatchIPDLAM(model, batch_size=16)
-    monkeypatch.setattr(Batchwise, "_move", failing)
+    monkeypatch.setattr(Stepper, "_move", failing)
     with suppress(RuntimeError):  # Ctrl-C ends fit as usual
         trainer.fit(X, Y, epochs=3, callbacks=[lambda record: kept.update({record.epoch: weights(model)})])
     assert trainer.history.stop_reason in ("RuntimeError", "interrupted")

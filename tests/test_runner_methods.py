@@ -15,9 +15,9 @@ from ipdlam.experiments.spec import RunSpec
 from ipdlam.experiments.store import Store, advance, begun, columns, config_of, make_trainer, passes_of, problem_of
 from ipdlam.fullbatch.orders import ORDERS
 from ipdlam.minibatch.epoch import START_ROWS
-from ipdlam.minibatch.step import Batchwise
+from ipdlam.minibatch.step import Stepper
 from ipdlam.prox import Ridge
-from ipdlam.runs.methods import METHODS
+from ipdlam.runs.config import METHODS
 from ipdlam.runs.problem import TRAINERS
 from problems import assert_same_runs, make_data, make_model
 
@@ -118,7 +118,7 @@ def test_interrupted_after_an_epoch_it_goes_on_with_the_same_bits(tmp_path, epoc
 
 def test_interrupted_within_an_epoch_it_goes_on_with_the_next_batch(tmp_path, monkeypatch):
     whole, _ = taken_up(tmp_path / "whole")
-    real, seen = Batchwise.update, []
+    real, seen = Stepper.update, []
 
     def update(self, batch, progress):
         seen.append(len(batch.X))
@@ -126,7 +126,7 @@ def test_interrupted_within_an_epoch_it_goes_on_with_the_next_batch(tmp_path, mo
             os.kill(os.getpid(), signal.SIGINT)
         return real(self, batch, progress)
 
-    monkeypatch.setattr(Batchwise, "update", update)
+    monkeypatch.setattr(Stepper, "update", update)
     assert len(taken_up(tmp_path / "stopped")[1]) == 3
     trainer, _ = taken_up(tmp_path / "stopped")
     assert len(seen) == 7 * BATCHES
@@ -238,7 +238,7 @@ def test_passes_of_bcd(monkeypatch, layers):
 
 
 def test_an_epoch_on_mini_batches_reads_every_sample_once(monkeypatch, tmp_path):
-    update, prepare = Batchwise.update, Batchwise.prepare
+    update, prepare = Stepper.update, Stepper.prepare
     trained_on, scaled_on = [], []
 
     def watched_update(self, batch, progress):
@@ -250,8 +250,8 @@ def test_an_epoch_on_mini_batches_reads_every_sample_once(monkeypatch, tmp_path)
             scaled_on.append(len(batch.X))
         prepare(self, batch, start)
 
-    monkeypatch.setattr(Batchwise, "update", watched_update)
-    monkeypatch.setattr(Batchwise, "prepare", watched_prepare)
+    monkeypatch.setattr(Stepper, "update", watched_update)
+    monkeypatch.setattr(Stepper, "prepare", watched_prepare)
     trainer, history = taken_up(tmp_path)
     assert sum(trained_on) == LIMIT * len(history) * passes_of(trainer)
     assert scaled_on == [min(LIMIT, START_ROWS)]  # once in a run

@@ -28,8 +28,8 @@ from ipdlam.network.history import History, Record
 from ipdlam.runs import job as jobs
 from ipdlam.runs.config import ConfigError, TrainConfig
 from ipdlam.runs.folder import RunFolder
+from ipdlam.runs.job import check_first_stage, counted, ending, hands_over
 from ipdlam.runs.problem import Problem
-from ipdlam.runs.stages import check_first_stage, counted, ending, hands_over
 from shell import Killed, assert_same_run, fake_curves, ipdlam_run, kill_after, records, refused, snapshot, summary
 
 WARM = ("--hidden", "8", "--iterations", "3", "--then", "adam", "--then-epochs", "4", "--checkpoint-every", "2")
@@ -186,7 +186,7 @@ def test_the_variables_of_the_samples_are_let_go(data, tmp_path):
 
     class Watcher:
         def begin(self, job, history):
-            self.run = weakref.ref(job.trainer._run)
+            self.run = weakref.ref(job.trainer._state)
 
         def stage(self, job):
             alive.append(self.run() is not None)

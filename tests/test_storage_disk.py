@@ -120,7 +120,7 @@ def test_memory_mapped_samples_of_any_type(tmp_path):
         for trainer in (memory, disk):
             trainer.fit(array, labels, iterations=3, sample_weight=WEIGHT)
         assert_same_runs(memory, disk)
-        assert disk._run.fingerprints() == memory._run.fingerprints(), name
+        assert disk._state.fingerprints() == memory._state.fingerprints(), name
         disk.close()
 
 
@@ -131,22 +131,22 @@ def test_real_targets_are_read_by_chunk_too(tmp_path):
     runs[0].fit(inputs, targets.double(), iterations=3)
     runs[1].fit(inputs, np.load(tmp_path / "y.npy", mmap_mode="r"), iterations=3)
     assert_same_runs(*runs)
-    assert runs[1]._run.samples.y.device.type == "meta"  # nothing of it is in memory
+    assert runs[1]._state.samples.y.device.type == "meta"  # nothing of it is in memory
 
 
 def test_the_samples_are_not_copied(tmp_path, monkeypatch):
     np.save(tmp_path / "X.npy", X.numpy().astype(np.float64))
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     seen = []
-    real = ipdlam.network.mapped.as_tensor
+    real = ipdlam.network.samples.as_tensor
     monkeypatch.setattr(
-        ipdlam.network.mapped, "as_tensor", lambda name, array: seen.append(len(array)) or real(name, array)
+        ipdlam.network.samples, "as_tensor", lambda name, array: seen.append(len(array)) or real(name, array)
     )
-    monkeypatch.setattr(ipdlam.network.mapped, "ROWS_AT_A_TIME", 20)
+    monkeypatch.setattr(ipdlam.network.samples, "ROWS_AT_A_TIME", 20)
     trainer = IPDLAM(model_of(), chunk_size=16, storage=tmp_path / "state")
     trainer.fit(mapped, X.double().numpy()[:, :3], iterations=2)
     assert max(seen) <= 20
-    assert trainer._run.samples.X.device.type == "meta"
+    assert trainer._state.samples.X.device.type == "meta"
 
 
 def status(field):
@@ -161,7 +161,7 @@ ON_LINUX = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="n
 @ON_LINUX
 def test_pages_of_mapped_samples_are_given_back(tmp_path):
     np.save(tmp_path / "X.npy", np.ones((20000, 500), np.float32))  # 40 MB
-    rows = ipdlam.network.mapped.MappedRows("X", np.load(tmp_path / "X.npy", mmap_mode="r"), lambda rows, first: rows)
+    rows = ipdlam.network.samples.MappedRows("X", np.load(tmp_path / "X.npy", mmap_mode="r"), lambda rows, first: rows)
     before, total, most = status("RssFile"), 0.0, 0
     for part in rows:
         total += float(part.sum(dtype=torch.float64))
@@ -178,7 +178,7 @@ X, y = make_data(20000, 4, 2, dtype=torch.float32)
 trainer = IPDLAM(make_model((4, 1000, 2), dtype=torch.float32), chunk_size=500, storage=sys.argv[1])
 before = status("VmRSS")
 trainer.fit(X, y, iterations=1, evaluate_every=9)
-print(trainer._run.shard.layout.size, status("VmHWM") - before)
+print(trainer._state.variables.shard.layout.size, status("VmHWM") - before)
 """
 
 
@@ -197,12 +197,12 @@ def test_memory_does_not_grow_with_the_state(tmp_path):
 def test_all_of_the_state_chunk_by_chunk(tmp_path):
     trainer = IPDLAM(model_of(), chunk_size=16, storage=tmp_path)
     trainer.fit(X, Y, iterations=2)
-    before = {name: tensor[:] for name, tensor in trainer._run.tensors().items()}
-    for chunk in trainer._run.shard.chunks():  # reads and writes everything
+    before = {name: tensor[:] for name, tensor in trainer._state.tensors().items()}
+    for chunk in trainer._state.variables.shard.chunks():  # reads and writes everything
         for block, rows in chunk.previous.items():
             assert torch.equal(rows, before[f"previous.{block}"][chunk.rows])
             assert torch.equal(chunk.current[block], before[str(block)][chunk.rows])
-    assert all(torch.equal(tensor[:], before[name]) for name, tensor in trainer._run.tensors().items())
+    assert all(torch.equal(tensor[:], before[name]) for name, tensor in trainer._state.tensors().items())
 
 
 def test_a_disk_that_cannot_take_space_at_once(tmp_path, monkeypatch):
@@ -274,7 +274,7 @@ def test_idx_files_that_cannot_be_mapped(tmp_path):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e300])
 def test_bad_numbers_are_refused_by_place(tmp_path, monkeypatch, bad):
-    monkeypatch.setattr(ipdlam.network.mapped, "ROWS_AT_A_TIME", 20)
+    monkeypatch.setattr(ipdlam.network.samples, "ROWS_AT_A_TIME", 20)
     wrong = X.double().numpy()
     wrong[47, 2] = bad
     trainer = IPDLAM(model_of(), storage=tmp_path / "state")
@@ -366,7 +366,7 @@ def test_the_files_last_as_long_as_the_run(tmp_path):
 def test_what_is_closed_is_not_read(tmp_path):
     trainer = IPDLAM(model_of(), storage=tmp_path)
     trainer.fit(X, Y, iterations=1)
-    tensors = trainer._run.tensors()
+    tensors = trainer._state.tensors()
     trainer.close()
     with pytest.raises(StorageError, match="has been closed"):
         tensors["z1"][:]
@@ -567,7 +567,7 @@ def test_a_disk_that_is_full_after_all(tmp_path):
     twin.fit(X, Y, iterations=2)
     trainer.fit(X, Y, iterations=2)
     full = os.open("/dev/full", os.O_RDWR)
-    os.dup2(full, trainer._run.shard.folder._file)
+    os.dup2(full, trainer._state.variables.shard.folder._file)
     os.close(full)
     with pytest.raises(StorageError, match=r"No space left on device; make room.*the weights of iteration 2"):
         trainer.step()
@@ -698,7 +698,7 @@ def test_a_slow_disk_changes_nothing(tmp_path, monkeypatch):
 def test_a_forked_child_leaves_the_files_alone(tmp_path):
     trainer = IPDLAM(model_of(), storage=tmp_path)
     trainer.fit(X, Y, iterations=1)
-    folder = trainer._run.shard.folder
+    folder = trainer._state.variables.shard.folder
     diskstate.remove(tmp_path, folder._file, None, os.getpid() + 1)  # what the end of a child would call
     assert names(tmp_path) == FILES
     trainer.step()

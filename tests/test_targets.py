@@ -164,9 +164,9 @@ def one_step(bias, activation="tanh"):
     # The rank is that of all inputs.
     trainer = MiniBatchIPDLAM(model, start="keep", inertia=0.0, proximity=DELTA, penalty=RHO, rank=10)
     trainer.state_dict()  # begins a run
-    length = trainer._run.state.length(0.0)
+    length = trainer._state.stepper.length(0.0)
     trainer.step(X, y)
-    state = trainer._run.state
+    state = trainer._state.stepper
     first = output_change(LOSSES["squared"](), y, z[3], RHO * (1.0 + DELTA))
     changes = sweep(Network(model), before[0], z, a, first, DELTA, {l: size(z[l]) for l in z})
     for l in (1, 2, 3):

@@ -11,6 +11,8 @@ from typing import Any
 REAL: Any = numbers.Real
 INTEGRAL: Any = numbers.Integral
 
+LARGEST_RATE = 1e30  # some way below the largest float32: optimizers divide it by numbers such as 1 - beta
+
 
 def check_number(
     name: str, value: float, low: float = -math.inf, high: float = math.inf, *, strict: bool = False
@@ -48,3 +50,22 @@ def check_seed(seed: int) -> int:
 def fields_of(thing: Any) -> dict[str, Any]:
     """The fields of a dataclass, in plain types; nothing for what is none."""
     return dataclasses.asdict(thing) if dataclasses.is_dataclass(thing) and not isinstance(thing, type) else {}
+
+
+def differences(saved: Any, given: Any, name: str) -> list[str]:
+    """Where two values of plain JSON types differ, in words."""
+    if isinstance(saved, dict) and isinstance(given, dict):
+        keys = [*saved, *(key for key in given if key not in saved)]
+        return [line for key in keys for line in differences(saved.get(key), given.get(key), f"{name} {key}".strip())]
+    if isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
+        numbered = enumerate(zip(saved, given, strict=True), start=1)
+        return [line for number, (old, new) in numbered for line in differences(old, new, f"{name} {number}")]
+    if isinstance(saved, list) and isinstance(given, list):
+        return [f"{name} were {len(saved)} and are {len(given)}"]
+    return [] if saved == given else [f"{name} was {brief(saved)} and is {brief(given)}"]
+
+
+def brief(value: Any) -> str:
+    """A value in a message; checksums and the like are cut short."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:12]}..."

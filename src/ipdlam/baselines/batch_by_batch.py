@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ipdlam.baselines.protocol import AlternatingBaseline, RunState, State
+from ipdlam.baselines.protocol import AlternatingBaseline, AlternatingState, State
 from ipdlam.checks import check_integer
 from ipdlam.fullbatch.memory import Chunk
 from ipdlam.fullbatch.orders import Block, Plan, Visit, reverse
 from ipdlam.fullbatch.passes import objective_of, pass_over, solve_weights, update
-from ipdlam.fullbatch.schedules import PenaltySchedule
-from ipdlam.fullbatch.settings import resolve_settings
-from ipdlam.fullbatch.state import Run
+from ipdlam.fullbatch.settings import PenaltySchedule, resolve_settings
+from ipdlam.fullbatch.state import Variables
 from ipdlam.network.linalg import all_finite, gain
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
@@ -83,40 +82,41 @@ class BatchByBatch(AlternatingBaseline):
             "penalty_max": settings.penalty.maximum,
         }
 
-    def _begin(self, samples: Samples, validation: Samples | None) -> RunState:
-        run = Run.begin(self.network, samples, validation, self.settings.chunk_size, constant_input=False)
-        return RunState(samples, validation, (dict(run.W), dict(run.b)), run)
+    def _begin(self, samples: Samples, validation: Samples | None) -> AlternatingState:
+        variables = Variables.begin(self.network, samples, self.settings.chunk_size, constant_input=False)
+        return AlternatingState(samples, validation, (dict(variables.W), dict(variables.b)), variables)
 
     @torch.no_grad()
     def _advance(self, state: State) -> None:
-        assert isinstance(state, RunState)
-        run, rho = state.run, self.settings.penalty.at(state.iteration + 1)
-        for chunk in run.shard.chunks():
+        assert isinstance(state, AlternatingState)
+        variables, rho = state.variables, self.settings.penalty.at(state.iteration + 1)
+        for chunk in variables.shard.chunks():
             if self.fresh:
-                run.forward(self.network, chunk)
-            self._iterate(run, chunk, rho)
-            if not all(all_finite(W) for W in run.W.values()):
+                variables.forward(self.network, chunk)
+            self._iterate(variables, chunk, rho)
+            if not all(all_finite(W) for W in variables.W.values()):
                 raise self._divergence(state)
-        run.shard.swap(block for block in reverse(len(self.network)) if block.kind != "W")
-        self.network.write(run.W, run.b)
+        variables.shard.swap(block for block in reverse(len(self.network)) if block.kind != "W")
+        self.network.write(variables.W, variables.b)
 
     @torch.no_grad()
     def _measure(self, state: State) -> Objective:
-        assert isinstance(state, RunState)
-        run, rho = state.run, self.settings.penalty.at(state.iteration + 1)
-        tally = pass_over(run, self.network, self.settings, NOTHING_AHEAD, MEASURE, rho, rho)
-        return objective_of(run, self.settings, tally, rho)
+        assert isinstance(state, AlternatingState)
+        variables, rho = state.variables, self.settings.penalty.at(state.iteration + 1)
+        tally = pass_over(variables, self.network, self.settings, NOTHING_AHEAD, MEASURE, rho, rho)
+        return objective_of(variables, self.settings, tally, rho)
 
-    def _iterate(self, run: Run, chunk: Chunk, rho: float) -> None:
+    def _iterate(self, variables: Variables, chunk: Chunk, rho: float) -> None:
         """Lines 1 to 7 of Algorithm 1 for the samples of one batch."""
         layers = self.network.numbers
         for l in layers:
-            update(run, self.network, self.settings, NOTHING_AHEAD, chunk, Block("z", l), rho, {})
+            update(variables, self.network, self.settings, NOTHING_AHEAD, chunk, Block("z", l), rho, {})
         for l in layers:
-            run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
-            W, b = run.W[l], run.b[l]
-            run.W[l], run.b[l] = solve_weights(run, self.settings, l, run.sums[l].take(), rho)
-            run.W_previous[l], run.b_previous[l] = W, b
+            variables.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
+            W, b = variables.W[l], variables.b[l]
+            moments = variables.sums[l].take()  # of this batch alone: no earlier system is like it
+            variables.W[l], variables.b[l] = solve_weights(variables, self.settings, l, moments, rho, first=True)
+            variables.W_previous[l], variables.b_previous[l] = W, b
         for l in layers[:-1]:
-            K = gain(run.W[l + 1], 1.0 + self.settings.proximity, f"layer {l + 1}")
-            update(run, self.network, self.settings, NOTHING_AHEAD, chunk, Block("a", l), rho, {l: K})
+            K = gain(variables.W[l + 1], 1.0 + self.settings.proximity, f"layer {l + 1}")
+            update(variables, self.network, self.settings, NOTHING_AHEAD, chunk, Block("a", l), rho, {l: K})

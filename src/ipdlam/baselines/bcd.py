@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipdlam.baselines.protocol import AlternatingBaseline, RunState, State
+from ipdlam.baselines.protocol import AlternatingBaseline, AlternatingState, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
 from ipdlam.fullbatch.orders import Block
-from ipdlam.fullbatch.state import Run
+from ipdlam.fullbatch.state import Variables
 from ipdlam.fullbatch.updates import aim_z, update_a, update_b, update_hidden_z, update_W
 from ipdlam.network.linalg import gain
 from ipdlam.network.objective import Objective, Tally, squared_distance, weighted_sum
@@ -36,7 +36,7 @@ from ipdlam.prox import Loss
 
 
 @dataclass
-class BCDState(RunState):
+class BCDState(AlternatingState):
     """The output block beside the rest."""
 
     v: Tensor
@@ -77,32 +77,32 @@ class BCD(AlternatingBaseline):
         return {"proximity": self.proximity}
 
     def _begin(self, samples: Samples, validation: Samples | None) -> BCDState:
-        run = Run.begin(self.network, samples, validation, self.chunk_size)
-        v = run.shard.current[Block("z", len(self.network))].clone()
-        return BCDState(samples, validation, (dict(run.W), dict(run.b)), run, v)
+        variables = Variables.begin(self.network, samples, self.chunk_size)
+        v = variables.shard.current[Block("z", len(self.network))].clone()
+        return BCDState(samples, validation, (dict(variables.W), dict(variables.b)), variables, v)
 
     @torch.no_grad()
     def _advance(self, state: State) -> None:
         assert isinstance(state, BCDState)
-        run = state.run
+        variables = state.variables
         for l in range(len(self.network), 0, -1):
             self._visit(state, l)
-            moments, W, b = run.sums[l].take(), run.W[l], run.b[l]
-            known = None if state.iteration == 0 else W  # at the start there are none that were solved for
-            run.W[l] = update_W(moments, W, W, b, 0.0, self.proximity, 1.0, None, known)
+            moments, W, b = variables.sums[l].take(), variables.W[l], variables.b[l]
+            known = None if state.iteration == 0 else W  # the weights of the start are no solution
+            variables.W[l] = update_W(moments, W, W, b, 0.0, self.proximity, 1.0, None, known)
             if b is not None:
-                run.b[l] = update_b(moments, run.W[l], b, b, 0.0, self.proximity)
-        self.network.write(run.W, run.b)
+                variables.b[l] = update_b(moments, variables.W[l], b, b, 0.0, self.proximity)
+        self.network.write(variables.W, variables.b)
 
     @torch.no_grad()
     def _measure(self, state: State) -> Objective:
         """The gap of the output block comes last among those of the activations."""
         assert isinstance(state, BCDState)
-        run, tally, last = state.run, Tally(), len(self.network)
-        for chunk in run.shard.chunks():
+        variables, tally, last = state.variables, Tally(), len(self.network)
+        for chunk in variables.shard.chunks():
             v, weight = state.v[chunk.rows], chunk.weight
             for l in self.network.numbers:
-                tally.linear_gap[l] += squared_distance(chunk.z(l), run.preactivation(chunk, l), weight)
+                tally.linear_gap[l] += squared_distance(chunk.z(l), variables.preactivation(chunk, l), weight)
                 if l < last:
                     value = self.network.activation(l).value
                     tally.activation_gap[l] += squared_distance(chunk.a(l), chunk.z(l), weight, value)
@@ -116,11 +116,11 @@ class BCD(AlternatingBaseline):
 
     def _visit(self, state: BCDState, l: int) -> None:
         """The z (and a, or v) updates of one layer over all samples, and the sums its W update needs."""
-        run, network, delta = state.run, self.network, self.proximity
+        variables, network, delta = state.variables, self.network, self.proximity
         z, a = Block("z", l), Block("a", l)
-        K = gain(run.W[l + 1], 1.0, f"layer {l + 1}") if l < len(network) else None
-        for chunk in run.shard.chunks():
-            P = run.preactivation(chunk, l)
+        K = gain(variables.W[l + 1], 1.0, f"layer {l + 1}") if l < len(network) else None
+        for chunk in variables.shard.chunks():
+            P = variables.preactivation(chunk, l)
             if K is None:
                 v = state.v[chunk.rows]
                 targets = state.samples.targets(self.loss, chunk.rows, network.outputs)
@@ -133,8 +133,8 @@ class BCD(AlternatingBaseline):
                     chunk.a(l),
                     chunk.previous[a],
                     z_next=chunk.z(l + 1),
-                    W=run.W[l + 1],
-                    b=run.b[l + 1],
+                    W=variables.W[l + 1],
+                    b=variables.b[l + 1],
                     K=K,
                     gamma=0.0,
                     delta=0.0,
@@ -144,5 +144,5 @@ class BCD(AlternatingBaseline):
                 V = aim_z(P, chunk.z(l), chunk.previous[z], 0.0, delta)
                 update_hidden_z(network.activation(l), chunk.a(l), V, delta)
             chunk.swap(z)
-            run.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
-        run.shard.swap([z] if K is None else [a, z])
+            variables.sums[l].add(chunk.z(l), chunk.a(l - 1), chunk.weight)
+        variables.shard.swap([z] if K is None else [a, z])

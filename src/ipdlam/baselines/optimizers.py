@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,13 @@ from torch.optim import Optimizer
 
 from ipdlam.baselines.protocol import Baseline, State
 from ipdlam.checkpoint.format import RowStore
-from ipdlam.checks import check_integer, check_number, check_seed
-from ipdlam.network.history import History
+from ipdlam.checks import LARGEST_RATE, check_integer, check_number, check_seed
+from ipdlam.network.history import Record
 from ipdlam.network.mlp import Network
 from ipdlam.network.objective import Objective
-from ipdlam.network.samples import ArrayLike, Samples, ValidationData
+from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
-from ipdlam.runs.config import LARGEST_RATE
-from ipdlam.training.loop import Callback, Stopping
+from ipdlam.training.trainer import CountsEpochs
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -70,7 +69,7 @@ class Descent(State):
         try:
             torch.Generator().set_state(self.order)
         except RuntimeError as error:
-            raise ValueError(f"its order of the samples is none: {str(error).splitlines()[0]}") from error
+            raise ValueError(f"its order of the samples cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def resolve_optimizer(given: str | Callable[..., Optimizer]) -> tuple[Callable[..., Optimizer], str]:
@@ -108,7 +107,7 @@ def allocate_moments(optimizer: Optimizer) -> None:
         optimizer.state[parameter] = twin.state[copy]
 
 
-class BackPropagation(Baseline):
+class BackPropagation(CountsEpochs[State], Baseline):
     """Trains ``model`` in place by a gradient method, with the interface of :class:`ipdlam.IPDLAM`.
 
     For every batch of the shuffled samples it takes one step of the optimizer down the gradient of
@@ -144,7 +143,6 @@ class BackPropagation(Baseline):
     """
 
     saved_as = "BackPropagation"
-    unit = "epoch"
     start_is_training = False  # the first optimizer of a process makes torch load modules, which takes a second or two
 
     def __init__(
@@ -175,38 +173,9 @@ class BackPropagation(Baseline):
         names = ("optimizer", "learning_rate", "batch_size", "seed")
         return {name: getattr(self, name) for name in names}
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        epochs: int = 50,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Start from the model's weights and train for up to ``epochs``; the rest as in :meth:`ipdlam.IPDLAM.fit`."""
-        check_integer("epochs", epochs, 0)
-        stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
-        return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
-
-    def continue_fit(
-        self,
-        *,
-        epochs: int = 50,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Up to ``epochs`` more of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``."""
-        stopping = self._stopping_after("epochs", epochs, restore_best, patience, target_score, evaluate_every)
-        return self.go_on(stopping, callbacks)
+    def step(self, *, evaluate: bool = True) -> Record:
+        """One epoch, otherwise as :meth:`ipdlam.IPDLAM.step`."""
+        return self._next(evaluate)
 
     def _begin(self, samples: Samples, validation: Samples | None) -> Descent:
         """A new optimizer, and the seed's first order."""

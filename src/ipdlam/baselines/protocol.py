@@ -1,4 +1,4 @@
-"""What all baselines share with the method: checks, the clock, the records, the loop, and what a failure leaves."""
+"""What all baselines share beyond the skeleton of a trainer: the clock, and the weights that a failure leaves."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ import math
 import time
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 from typing_extensions import Self
 
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_integer
-from ipdlam.errors import DivergenceError, SolveError
-from ipdlam.fullbatch.memory import default_chunk_size
-from ipdlam.fullbatch.settings import by_name, describe, rebuild
-from ipdlam.fullbatch.state import Run
-from ipdlam.network.history import History, Record
+from ipdlam.errors import SolveError
+from ipdlam.fullbatch.state import Variables
+from ipdlam.network.history import History
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.mlp import Network
 from ipdlam.network.objective import Objective
-from ipdlam.network.samples import ArrayLike, Samples, ValidationData
+from ipdlam.network.samples import ArrayLike, Loader, Samples, ValidationData, default_chunk_size
 from ipdlam.prox import LOSSES, Loss
+from ipdlam.prox.registry import by_name, describe, rebuild
 from ipdlam.training.loop import Weights
-from ipdlam.training.state import Course
-from ipdlam.training.trainer import CountsIterations, Resumable
+from ipdlam.training.state import RunState
+from ipdlam.training.trainer import CountsIterations, Trainer
 
 
 @dataclass
-class State(Course):
+class State(RunState):
     """What goes on from one iteration to the next; a baseline adds its own."""
 
     weights: Weights  # of the last finished iteration; the model may hold the best ones, or half an iteration
@@ -40,37 +39,30 @@ class State(Course):
 
 
 @dataclass
-class RunState(State):
+class AlternatingState(State):
     """z, a and the weights as in a run of the method."""
 
-    run: Run
+    variables: Variables
 
     def tensors(self) -> dict[str, RowStore]:
-        return {**self.run.tensors(), **super().tensors()}
+        return {**self.variables.tensors(), **super().tensors()}
 
     def counters(self) -> dict[str, Any]:
-        return {**super().counters(), **self.run.sum_counters()}
+        return {**super().counters(), **self.variables.counters()}
 
     def restore(self, counters: dict[str, Any], network: Network) -> None:
         super().restore(counters, network)
-        self.run.restore_sums(counters)
+        self.variables.restore(counters)
 
 
-class Baseline(Resumable[State]):
+class Baseline(Trainer[State]):
     """A way to train ``model`` in place, with the interface of :class:`ipdlam.IPDLAM`."""
-
-    remedy: str = "Scale the inputs"  # against divergence
-    start_is_training: ClassVar[bool] = True  # whether it works something out from the data, on the clock
 
     def __init__(self, model: nn.Sequential, loss: str | Loss, chunk_size: int | None) -> None:
         super().__init__(model)
         self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         self.chunk_size = check_integer("chunk_size", rows, 1)
-
-    @abstractmethod
-    def _begin(self, samples: Samples, validation: Samples | None) -> State:
-        """A new run from the model as it is."""
 
     @abstractmethod
     def _advance(self, state: State) -> None:
@@ -86,12 +78,12 @@ class Baseline(Resumable[State]):
 
     def start(
         self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: ArrayLike | Loader,
+        y: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
-        after: Resumable[Any] | None = None,
+        after: Trainer[Any] | None = None,
     ) -> None:
         """Check the data, and begin a run from the model as it is.
 
@@ -100,32 +92,16 @@ class Baseline(Resumable[State]):
         """
         if after is not None and after.model is not self.model:
             raise ValueError("after is a trainer of another model; its history cannot go on with this one")
-        self.network = Network(self.model)
-        samples, validation = self._check_data(X, y, sample_weight, validation_data)
-        started = time.perf_counter()
-        with self.network.in_full_precision():
-            state = self._begin(samples, validation)
-        if self.start_is_training:
-            state.seconds = time.perf_counter() - started
-        if after is not None:
-            before = after._started()
-            state.history, state.iteration = History(before.history), before.iteration
-            state.seconds += before.seconds
-            state.progress = dataclasses.replace(before.progress, unimproved=0)
-        state.whole = True
-        self._run = state
+        earlier = None if after is None else after._started()
+        super().start(X, y, sample_weight=sample_weight, validation_data=validation_data)
+        if earlier is not None:
+            state = self._started()
+            state.history, state.iteration = History(earlier.history), earlier.iteration
+            state.seconds += earlier.seconds
+            state.progress = dataclasses.replace(earlier.progress, unimproved=0)
 
-    def step(self, *, evaluate: bool = True) -> Record:
-        """One iteration; ``evaluate`` runs the model on the data for the record's losses and accuracies.
-
-        As in :meth:`ipdlam.IPDLAM.step` the run goes on from its own last weights, whatever else has changed the
-        model's. An iteration that does not end leaves the weights of the one before.
-        """
-        with self.network.in_full_precision():
-            return self._step(evaluate)
-
-    def _step(self, evaluate: bool) -> Record:
-        state = self._whole_run()
+    def _iteration(self, state: State) -> Objective:
+        """The run goes on from its own last weights; an iteration that does not end leaves them in the model."""
         state.whole = False
         self.network.write(*state.weights)
         started = time.perf_counter()
@@ -143,13 +119,11 @@ class Baseline(Resumable[State]):
         except BaseException:
             self.network.write(*state.weights)
             raise
-        state.iteration += 1
-        state.seconds += seconds
-        state.whole = True
-        return self._record(state, objective, evaluate)
+        state.count(seconds)
+        return objective
 
-    def _next(self, evaluate: bool) -> Record:
-        return self.step(evaluate=evaluate)
+    def _allocate(self, samples: Samples, validation: Samples | None) -> State:
+        return self._begin(samples, validation)
 
     def settings_dict(self) -> dict[str, Any]:
         return {"loss": describe("loss", self.loss, LOSSES), **self._own_settings(), "chunk_size": self.chunk_size}
@@ -157,19 +131,6 @@ class Baseline(Resumable[State]):
     @classmethod
     def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
         return cls(model, **{**settings, "loss": rebuild("loss", settings["loss"], LOSSES)})
-
-    def _allocate(self, samples: Samples, validation: Samples | None) -> State:
-        return self._begin(samples, validation)
-
-    def _divergence(self, state: State) -> DivergenceError:
-        state.history.stop_reason = "diverged"
-        others = any(record.optimizer != self.optimizer for record in state.history)  # of a trainer before this one
-        unit = "iteration" if others else self.unit
-        return DivergenceError(
-            f"{unit} {state.iteration + 1} is not finite; the model holds the weights of {unit} "
-            f"{state.iteration} (the best ones with restore_best). {self.remedy}",
-            state.history,
-        )
 
 
 class AlternatingBaseline(CountsIterations[State], Baseline):

@@ -348,25 +348,6 @@ def unreadable(file: Path, error: OSError) -> CheckpointError:
     return CheckpointError(f"{file} cannot be read: {error.strerror or error}; see to its permissions and its disk")
 
 
-def differences(saved: Any, given: Any, name: str) -> list[str]:
-    """Where two values of plain JSON types differ, in words."""
-    if isinstance(saved, dict) and isinstance(given, dict):
-        keys = [*saved, *(key for key in given if key not in saved)]
-        return [line for key in keys for line in differences(saved.get(key), given.get(key), f"{name} {key}".strip())]
-    if isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
-        numbered = enumerate(zip(saved, given, strict=True), start=1)
-        return [line for number, (old, new) in numbered for line in differences(old, new, f"{name} {number}")]
-    if isinstance(saved, list) and isinstance(given, list):
-        return [f"{name} were {len(saved)} and are {len(given)}"]
-    return [] if saved == given else [f"{name} was {brief(saved)} and is {brief(given)}"]
-
-
-def brief(value: Any) -> str:
-    """A value in a message; checksums and the like are cut short."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:12]}..."
-
-
 def refuse_differences(checkpoint: Checkpoint, found: list[str]) -> None:
     """Raise if there are any."""
     if found:

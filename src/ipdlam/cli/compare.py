@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from ipdlam.checks import check_integer, check_number
+from ipdlam.checks import LARGEST_RATE, check_integer, check_number
 from ipdlam.cli.options import with_settings
-from ipdlam.runs.config import LARGEST_RATE, LEARNING_RATES, MOST, ConfigError, TrainConfig, blamed_on_settings, convert
+from ipdlam.runs.config import LEARNING_RATES, MOST, ConfigError, TrainConfig, blamed_on_settings, convert
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -125,7 +125,7 @@ def compare(
 
     from ipdlam.checkpoint.files import write_file
     from ipdlam.cli.display import Outlet, silenced
-    from ipdlam.minibatch.state import default_batch_size
+    from ipdlam.minibatch.batch import default_batch_size
     from ipdlam.network.history import plain
     from ipdlam.runs.compare import (
         ENDLESS,

@@ -19,7 +19,7 @@ from ipdlam.checkpoint.files import readable
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.history import plain
 from ipdlam.runs.environment import peak_memory
-from ipdlam.runs.stages import counted
+from ipdlam.runs.job import counted
 
 if TYPE_CHECKING:
     from ipdlam.network.history import History, Record

@@ -10,8 +10,7 @@ from typing import Any, Optional
 import typer
 
 from ipdlam.runs import config as known
-from ipdlam.runs.config import TrainConfig
-from ipdlam.runs.methods import DEFAULTS, METHODS, shown
+from ipdlam.runs.config import DEFAULTS, METHODS, TrainConfig, shown
 
 COMPLETIONS: dict[str, tuple[str, ...]] = {
     "data": ("digits", "mnist", "fashion-mnist"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ipdlam.checkpoint.format import differences
+from ipdlam.checks import differences
 from ipdlam.distributed.group import Group, Span
 from ipdlam.errors import DistributedError
 from ipdlam.network.mlp import Network

@@ -21,6 +21,8 @@ and the solves need them at once, so there is nothing to overlap the sum with.
 from __future__ import annotations
 
 import hashlib
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +34,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ipdlam.distributed.interrupts import uninterrupted
 from ipdlam.errors import CheckpointError, DistributedError, StopTraining
 
 T = TypeVar("T")
@@ -335,3 +336,20 @@ def fingerprint(tensors: Iterable[Tensor]) -> float:
     for tensor in tensors:
         found.update(tensor.detach().cpu().contiguous().numpy().data)
     return float(int.from_bytes(found.digest(), "little"))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block is done: in the middle of it, some would be a step ahead of others."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():  # nothing that could be put back
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)

@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator
 from ipdlam.checks import check_integer, check_number
 from ipdlam.fullbatch.trainer import IPDLAM
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
+from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, Ridge
-from ipdlam.runs.model_file import mlp
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
 BATCH_ALPHA = 0.01  # the weight decay that alpha=None stands for; the full-batch method has a default of its own

@@ -23,11 +23,11 @@ from ipdlam.estimators.parameters import Parameters
 from ipdlam.estimators.scaling import Array, Scaling
 from ipdlam.estimators.stopping import Plateau
 from ipdlam.fullbatch.trainer import IPDLAM
-from ipdlam.minibatch.state import default_batch_size
+from ipdlam.minibatch.batch import default_batch_size
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
+from ipdlam.network.initialise import mlp
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.samples import from_numpy
-from ipdlam.runs.model_file import mlp
 
 CHUNK = 8192  # rows that are predicted at a time
 

@@ -30,7 +30,7 @@ from ipdlam.runs.environment import environment
 from ipdlam.runs.problem import TRAINERS, Problem
 from ipdlam.training.callbacks import Checkpoints
 from ipdlam.training.loop import Stopping
-from ipdlam.training.trainer import Resumable
+from ipdlam.training.trainer import Trainer
 
 CHECKPOINT_EVERY = 20
 KINDS = {**TRAINERS, "batch-by-batch": BatchByBatch}
@@ -254,7 +254,7 @@ def execute(spec: RunSpec, work: Path, callback: Callback) -> tuple[History, int
     return advance(second, total_iterations(spec), spec.then, work / "then", callback), passes
 
 
-def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) -> Resumable[Any]:
+def begun(trainer: Trainer[Any], problem: Problem, work: Path, **more: Any) -> Trainer[Any]:
     """The trainer at its newest checkpoint, or at its start."""
     split = problem.split
     if series(work):
@@ -264,7 +264,7 @@ def begun(trainer: Resumable[Any], problem: Problem, work: Path, **more: Any) ->
     return trainer
 
 
-def advance(trainer: Resumable[Any], iterations: int, spec: RunSpec, work: Path, callback: Callback) -> History:
+def advance(trainer: Trainer[Any], iterations: int, spec: RunSpec, work: Path, callback: Callback) -> History:
     """Go on to so many iterations in all; a run that diverges ends there, and says so."""
     callbacks = [callback]
     with framed(after=GO_ON):
@@ -284,7 +284,7 @@ def advance(trainer: Resumable[Any], iterations: int, spec: RunSpec, work: Path,
     return history
 
 
-def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Resumable[Any]:
+def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Trainer[Any]:
     """The method of a specification with its settings; on mini-batches the seed is that of the order of the samples.
 
     ``ridge`` is the strength of the regularizer of ``ipdlam`` and ``dlam``, which have none without it.
@@ -302,11 +302,11 @@ def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Resumable[An
         settings["seed"] = seed
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="inertia .* is 1 or more")  # that is what Table 1 is about
-        trainer: Resumable[Any] = kind(model, **settings)
+        trainer: Trainer[Any] = kind(model, **settings)
     return trainer
 
 
-def passes_of(trainer: Resumable[Any]) -> int:
+def passes_of(trainer: Trainer[Any]) -> int:
     """How many passes over the data an iteration, or epoch, needs.
 
     A pass ends where an update waits for a sum over all samples of what an update before it has changed: the rule of

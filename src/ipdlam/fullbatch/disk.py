@@ -176,8 +176,8 @@ class DiskShard(Shard[Slot]):
 
     def _chunk(self, rows: slice, record: Tensor, places: frozenset[Place]) -> Chunk:
         """The views of a record in memory; a block that the pass did not name is not there, and missed aloud."""
-        weight, count = self.samples.weight, rows.stop - rows.start
-        chunk = Chunk(rows, None if weight is None else weight[rows], {Block("a", 0): self.samples.inputs(rows)}, {})
+        count = rows.stop - rows.start
+        chunk = Chunk(self.samples, rows, {Block("a", 0): self.samples.inputs(rows)}, {})
         for place in places:
             views = chunk.current if place.generation == "current" else chunk.previous
             views[place.block] = self._slot(place).view(record, count)

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ipdlam.checkpoint.files import LOCK, TEMPORARY, exclusive, read_plain, readable, release, write_file
-from ipdlam.checkpoint.format import checksum, differences, seal
+from ipdlam.checkpoint.format import checksum, seal
+from ipdlam.checks import differences
 from ipdlam.errors import CheckpointError, StorageError
 
 FORMAT = {"format": "ipdlam storage", "version": 1}

@@ -15,26 +15,22 @@ from ipdlam.network.linalg import aligned_empty
 from ipdlam.network.mlp import Network
 from ipdlam.network.samples import Samples
 
-CHUNK_BYTES = 12_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
-MAX_CHUNK = 8192
-
 S = TypeVar("S", bound=RowStore)
-
-
-def default_chunk_size(network: Network) -> int:
-    """Rows to a chunk when the user does not say."""
-    widest = max(max(layer.inputs, layer.outputs) for layer in network.layers)
-    return max(64, min(MAX_CHUNK, CHUNK_BYTES // (widest * network.dtype.itemsize)))
 
 
 @dataclass
 class Chunk:
     """Views of some rows. An update writes over ``previous``, the generation before; ``swap`` makes it current."""
 
+    samples: Samples
     rows: slice
-    weight: Tensor | None
     current: dict[Block, Tensor]
     previous: dict[Block, Tensor]
+
+    @property
+    def weight(self) -> Tensor | None:
+        """How much each row counts; None where all count alike."""
+        return None if self.samples.weight is None else self.samples.weight[self.rows]
 
     def z(self, layer: int) -> Tensor:
         return self.current[Block("z", layer)]
@@ -112,9 +108,8 @@ class MemoryShard(Shard[Tensor]):
         self.current, self.previous = allocate(), allocate()
 
     def chunks(self, access: Access | None = None) -> Generator[Chunk, None, None]:
-        weight = self.samples.weight
         for rows in self.samples.rows(self.chunk_size):
             current = {block: tensor[rows] for block, tensor in self.current.items()}
             current[Block("a", 0)] = self.samples.inputs(rows)
             previous = {block: tensor[rows] for block, tensor in self.previous.items()}
-            yield Chunk(rows, None if weight is None else weight[rows], current, previous)
+            yield Chunk(self.samples, rows, current, previous)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, Union
 
-from ipdlam.checks import check_integer, check_number, fields_of
+from ipdlam.checks import check_integer, check_number
 from ipdlam.fullbatch.orders import Order, resolve_order
-from ipdlam.fullbatch.schedules import PenaltySchedule
 from ipdlam.prox import LOSSES, REGULARIZERS, Loss, Regularizer
+from ipdlam.prox.registry import by_name, describe, rebuild
 
 T = TypeVar("T")
 
@@ -31,6 +32,35 @@ class WeightProximity(NamedTuple):
 
     W: float  # kappa delta
     b: float
+
+
+@dataclass(frozen=True)
+class PenaltySchedule:
+    """``rho_(k+1) = min(growth rho_k, maximum)`` from ``initial``: line 8 of Algorithm 1.
+
+    >>> [round(PenaltySchedule(0.1, 2.0, 0.5).at(k), 3) for k in (1, 2, 3, 4, 100000)]
+    [0.1, 0.2, 0.4, 0.5, 0.5]
+    """
+
+    initial: float  # rho_0 in the paper
+    growth: float  # theta
+    maximum: float  # rho bar
+
+    def __post_init__(self) -> None:
+        check_number("penalty", self.initial, low=0.0, strict=True)
+        check_number("penalty_growth", self.growth, low=1.0)
+        check_number("penalty_max", self.maximum, low=0.0, strict=True)
+        if self.maximum < self.initial:
+            raise ValueError(
+                f"penalty_max must be at least penalty, got penalty_max={self.maximum!r} and penalty={self.initial!r}"
+            )
+
+    def at(self, iteration: int) -> float:
+        """The penalty of an iteration; the first one is 1."""
+        exponent = max(iteration - 1, 0)
+        if exponent * math.log(self.growth) >= math.log(self.maximum / self.initial):
+            return self.maximum if self.growth > 1.0 else self.initial
+        return float(self.initial * self.growth**exponent)
 
 
 @dataclass(frozen=True)
@@ -106,30 +136,6 @@ class Settings:
         )
 
 
-def describe(argument: str, thing: Any, registry: Mapping[str, type]) -> dict[str, Any] | None:
-    """The name of a registered object with its fields."""
-    if thing is None:
-        return None
-    for name, kind in registry.items():
-        if type(thing) is kind:
-            return {"name": name, **fields_of(thing)}
-    raise ValueError(
-        f"{argument} {thing!r} is in no registry, so it cannot be saved; add its class to "
-        f"ipdlam.prox.{'LOSSES' if registry is LOSSES else 'REGULARIZERS'}"
-    )
-
-
-def rebuild(argument: str, described: dict[str, Any], registry: Mapping[str, type[T]]) -> T:
-    """The inverse of :func:`describe`."""
-    fields = dict(described)
-    name = fields.pop("name")
-    if name not in registry:
-        raise ValueError(
-            f"{argument} {name!r} is in no registry here (known: {', '.join(registry)}); register it first"
-        )
-    return registry[name](**fields)
-
-
 def resolve_settings(
     layers: int,
     loss: str | Loss,
@@ -170,15 +176,3 @@ def resolve_settings(
 def resolve_regularizer(regularizer: RegularizerLike) -> Regularizer | None:
     """A regulariser by name, or itself, or none."""
     return None if regularizer is None else by_name("regularizer", regularizer, REGULARIZERS, Regularizer)  # type: ignore[type-abstract]
-
-
-def by_name(argument: str, given: str | T, registry: dict[str, type[T]], kind: type[T]) -> T:
-    """The registered object of a name, or the object itself."""
-    if isinstance(given, str) and given in registry:
-        return registry[given]()
-    if isinstance(given, kind):
-        return given
-    hint = f"; write {given.__name__}()" if isinstance(given, type) else ""
-    raise ValueError(
-        f"{argument} must be one of {', '.join(registry)} or an ipdlam.prox.{kind.__name__}, got {given!r}{hint}"
-    )

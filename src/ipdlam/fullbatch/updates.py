@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ipdlam.fullbatch.composite import accelerated_proximal_gradient, tolerance_for
 from ipdlam.fullbatch.moments import Moments
+from ipdlam.fullbatch.proximal_gradient import accelerated_proximal_gradient, tolerance_for
 from ipdlam.network.linalg import aligned_empty, row_blocks
 from ipdlam.prox.base import Activation, Loss, Regularizer
 

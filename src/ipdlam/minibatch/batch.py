@@ -1,4 +1,4 @@
-"""A batch of which every process holds some rows: means over all of them, from what each process has of its own.
+"""A batch: what it must be, and means over its rows, of which every process may hold some.
 
 A process alone holds the whole batch, and every mean has the bits of a plain one.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ipdlam.distributed.group import SERIAL, Group
-from ipdlam.network.samples import Samples
+from ipdlam.network.mlp import Network
+from ipdlam.network.samples import ArrayLike, Loader, RowSource, Samples, as_tensor
 
 
 @dataclass(frozen=True)
@@ -108,3 +111,80 @@ class Batch(Samples):
 def part_of(batch: Samples) -> Part:
     """The means over a batch; samples that are no part of anything are all of it."""
     return batch.part if isinstance(batch, Batch) else Part.made(batch.weight, len(batch))
+
+
+def unit_of(weight: Tensor, group: Group = SERIAL) -> float:
+    """The weight that counts as one sample: the smallest, or a hundredth of the mean where that is tiny.
+
+    Samples of weight zero, of which there are none here, do not count.
+    """
+    own = (float(weight.min()), float(weight.mean())) if len(weight) else (float("inf"), 0.0)
+    given = group.numbers(*own, float(len(weight)))
+    samples = sum(count for _, _, count in given)
+    smallest = weight.new_tensor(min(least for least, _, _ in given))
+    mean = weight.new_tensor(sum(mean * (count / samples) for _, mean, count in given))
+    return float(torch.maximum(smallest, 0.01 * mean))
+
+
+@dataclass(frozen=True)
+class NoSamples(Samples):
+    """What a run has for samples where its batches come from elsewhere."""
+
+    loader: Loader | None = None  # an iterable of batches; None where ``step`` is given them
+
+
+def no_samples(network: Network, loader: Loader | None = None) -> NoSamples:
+    """What a run, or a process in one batch, has where there are none."""
+    weight = network[1].linear.weight.detach()
+    return NoSamples(weight.new_zeros(0, network.inputs), weight.new_zeros(0, network.outputs), None, loader)
+
+
+def is_array(X: Any) -> bool:
+    """Whether ``X`` is data, and not an iterable of batches."""
+    return isinstance(X, (Tensor, np.ndarray, RowSource))
+
+
+def check_loader(X: Any, y: Any, sample_weight: Any) -> None:
+    """Refuse what is no iterable of batches that can be gone through again and again."""
+    if y is not None or sample_weight is not None:
+        raise TypeError(
+            f"X must be a torch tensor or a numpy array, got {type(X).__name__}; an iterable of batches is given "
+            "alone, with y and weights in the batches"
+        )
+    if not isinstance(X, Iterable) or isinstance(X, (str, bytes, Iterator)):
+        hint = "; an iterator is empty after one epoch, give what it iterates over" if isinstance(X, Iterator) else ""
+        raise TypeError(f"X must be an array or an iterable of batches (x, y), got {type(X).__name__}{hint}")
+
+
+def check_batch_parts(batch: Any) -> tuple[Any, ...]:
+    """What a loader gives for a batch, if it is two or three things."""
+    if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+        of = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+        raise TypeError(f"a batch must be (x, y) or (x, y, sample_weight), got {type(batch).__name__}{of}")
+    return tuple(batch)
+
+
+def check_kinds(network: Network, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> dict[str, Tensor]:
+    """The parts of a batch as tensors, in the model's precision and on its device: nothing is converted in a loop."""
+    given = {"x": as_tensor("x", x), "y": as_tensor("y", y)}
+    if sample_weight is not None:
+        given["sample_weight"] = as_tensor("sample_weight", sample_weight)
+    for name, tensor in given.items():
+        if tensor.dtype != network.dtype and (name == "x" or tensor.is_floating_point()):
+            raise TypeError(f"{name} is {tensor.dtype}, but the model is {network.dtype}; convert one of them")
+        if tensor.device != network.device:
+            raise ValueError(f"{name} is on {tensor.device}, but the model is on {network.device}; move one of them")
+    return given
+
+
+def default_batch_size(samples: int) -> int:
+    """Samples to a batch when the user does not say: enough batches to an epoch, where there are few samples."""
+    return 512 if samples >= 10000 else 64
+
+
+def length_of(loader: Loader) -> int | None:
+    """How many batches it has, where it knows; a DataLoader of a stream has a ``len`` that fails."""
+    try:
+        return max(1, len(loader))  # type: ignore[arg-type]
+    except TypeError:
+        return None

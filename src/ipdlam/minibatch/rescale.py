@@ -1,13 +1,11 @@
-"""Where the mini-batch method starts from: a forward pass whose every layer carries a signal."""
+"""The first batch: layers are rescaled until every one of them carries a signal, unless the model knows something."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor
 
 from ipdlam.minibatch.batch import part_of
+from ipdlam.minibatch.sweep import forward
 from ipdlam.network.mlp import Network
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
@@ -16,24 +14,6 @@ CONSTANT = 1e-5  # a deviation below this part of the size is rounding
 UNTRAINED = 0.8  # a model that has learned something has less than this part of the loss of mixed-up outputs
 START_WEIGHT = 0.1  # of the proximal term of the outputs that the start is scaled for
 START_SPREAD = 1.0 / 3.0  # the outputs' deviation at the start, in units of their targets'
-
-
-@dataclass(frozen=True)
-class Forward:
-    """A forward pass: ``z_l`` by layer, and ``a_l``, of which ``a_0`` is the input."""
-
-    z: dict[int, Tensor]
-    a: dict[int, Tensor]
-
-
-def forward(network: Network, X: Tensor) -> Forward:
-    """The model on a batch, every layer kept."""
-    z, a = {}, {0: X}
-    for l in network.numbers:
-        z[l] = torch.nn.functional.linear(a[l - 1], network.weight(l), network.bias(l))
-        if l < len(network):
-            a[l] = network.activation(l).value(z[l])
-    return Forward(z, a)
 
 
 def rescale(network: Network, loss: Loss, batch: Samples) -> None:

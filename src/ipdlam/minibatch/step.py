@@ -6,7 +6,7 @@ Each layer's weights take a step along the minimiser of a proximal least-squares
     N_l = argmin_D  -<D, (z_l* - z_l)^T a_(l-1) / m> + <D, D M_l> / 2  =  (z_l* - z_l)^T a_(l-1) M_l^-1 / m,
 
 with ``a_(l-1)`` centred where there is a bias to make up for the mean. What that step does to the layer's outputs is
-measured, and sets its length: see :meth:`Batchwise.length`.
+measured, and sets its length: see :meth:`Stepper.length`.
 
 Several processes hold some of a batch's samples each. ``N_l`` is a sum over samples, so what a process works out is its
 own part of it, and the rest is done by all of them alike. With p of them, a meeting of 24 p bytes
@@ -38,16 +38,16 @@ from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import SolveError
-from ipdlam.fullbatch.schedules import StepSchedule
-from ipdlam.fullbatch.settings import describe
 from ipdlam.minibatch.batch import Part, part_of
 from ipdlam.minibatch.input_memory import InputMemory
-from ipdlam.minibatch.rescale import CONSTANT, Forward, forward, knows_something, rescale
-from ipdlam.minibatch.sweep import output_change, sweep
+from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
+from ipdlam.minibatch.schedule import StepSchedule
+from ipdlam.minibatch.sweep import Forward, forward, output_change, sweep
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.mlp import Network
 from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES, Loss
+from ipdlam.prox.registry import describe
 
 SCHEDULE = StepSchedule()
 EARLY = 51  # batches in which all that follows is done more often: everything changes fast
@@ -124,7 +124,7 @@ class Direction:
         return moved if self.bias is None else moved.add_(self.bias)
 
 
-class Batchwise:
+class Stepper:
     """What the method remembers from one batch to the next: nothing of it grows with the number of samples."""
 
     def __init__(self, network: Network, settings: StepSettings) -> None:

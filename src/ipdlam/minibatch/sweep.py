@@ -1,7 +1,10 @@
-"""Where the mini-batch method wants every layer's outputs: one sweep of proximal steps from the last layer down."""
+"""A forward pass, and back down a sweep of proximal steps that says where every layer's outputs are wanted."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
 from ipdlam.minibatch.batch import Part
@@ -9,6 +12,24 @@ from ipdlam.network.mlp import Network
 from ipdlam.prox import Activation, Loss
 
 REACH = 0.02  # how far the targets of hidden layers lie, in units of their outputs' size
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A forward pass: ``z_l`` by layer, and ``a_l``, of which ``a_0`` is the input."""
+
+    z: dict[int, Tensor]
+    a: dict[int, Tensor]
+
+
+def forward(network: Network, X: Tensor) -> Forward:
+    """The model on a batch, every layer kept."""
+    z, a = {}, {0: X}
+    for l in network.numbers:
+        z[l] = torch.nn.functional.linear(a[l - 1], network.weight(l), network.bias(l))
+        if l < len(network):
+            a[l] = network.activation(l).value(z[l])
+    return Forward(z, a)
 
 
 def output_change(loss: Loss, targets: Tensor, z: Tensor, weight: float) -> Tensor:

@@ -12,41 +12,28 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.checkpoint.format import Checkpoint
 from ipdlam.checks import check_integer, check_seed
 from ipdlam.distributed.agreement import divide
-from ipdlam.distributed.group import Group, Span, current_group
-from ipdlam.distributed.interrupts import uninterrupted
+from ipdlam.distributed.group import Span, uninterrupted
 from ipdlam.errors import CheckpointError
-from ipdlam.fullbatch.memory import default_chunk_size
-from ipdlam.fullbatch.settings import by_name, rebuild
-from ipdlam.minibatch.epoch import finish_epoch, take
-from ipdlam.minibatch.feeding import everyones_part, joined
-from ipdlam.minibatch.state import (
-    BatchRun,
-    Loader,
-    NoSamples,
-    check_loader,
-    default_batch_size,
-    fill_state,
-    is_array,
-    no_samples,
-    unit_of,
-)
-from ipdlam.minibatch.step import Batchwise, StepSettings
+from ipdlam.minibatch.batch import NoSamples, check_loader, default_batch_size, is_array, no_samples, unit_of
+from ipdlam.minibatch.epoch import everyones_part, finish_epoch, joined, take
+from ipdlam.minibatch.state import MiniBatchState, fill_stepper
+from ipdlam.minibatch.step import Stepper, StepSettings
 from ipdlam.network.history import History, Record
-from ipdlam.network.mlp import Network
-from ipdlam.network.samples import ArrayLike, Samples, ValidationData, validation_parts
+from ipdlam.network.objective import Objective
+from ipdlam.network.samples import ArrayLike, Samples, default_chunk_size
 from ipdlam.prox import LOSSES, Loss
+from ipdlam.prox.registry import by_name, rebuild
 from ipdlam.training.evaluation import evaluate
-from ipdlam.training.loop import Callback, Stopping, check_callbacks
-from ipdlam.training.trainer import Resumable
+from ipdlam.training.loop import Callback, Stopping
+from ipdlam.training.trainer import CountsEpochs
 
 STARTS = ("auto", "rescale", "keep")
 BAD_BATCHES = ("refuse", "skip")
 
 
-class MiniBatchIPDLAM(Resumable[BatchRun]):
+class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     """Trains ``model`` in place by alternating minimisation on mini-batches; no gradient is back-propagated.
 
     For every batch, a forward pass gives ``z_l`` and ``a_l``. One sweep from the last layer down gives targets,
@@ -103,7 +90,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
     """
 
     saved_as = "MiniBatchIPDLAM"
-    unit = "epoch"
+    trains_together = True
+    start_is_training = False
 
     def __init__(
         self,
@@ -136,87 +124,6 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
         self.chunk_size = check_integer("chunk_size", rows, 1)
 
-    def fit(
-        self,
-        X: ArrayLike | Loader,
-        y: ArrayLike | None = None,
-        *,
-        epochs: int = 10,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Start from the model's weights and train for up to ``epochs``; the rest as in :meth:`ipdlam.IPDLAM.fit`.
-
-        ``X`` alone may be any iterable of batches ``(x, y)`` or ``(x, y, sample_weight)`` that can be gone through once
-        for every epoch, such as a ``DataLoader``. Its training scores are the mean losses as they were met. Ctrl-C ends
-        an epoch between two batches, and ``continue_fit`` goes on with the next one (with a loader, with the next
-        epoch: a loader cannot be entered half-way). Of several processes each gives its samples, or a loader of its
-        parts of the batches; one that ends early goes on without samples.
-        """
-        with self._meeting_others():
-            check_integer("epochs", epochs, 0)
-            stopping = Stopping(epochs, restore_best, patience, target_score, evaluate_every)
-            checked = check_callbacks(callbacks)
-        self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
-        return self.go_on(stopping, checked)
-
-    def continue_fit(
-        self,
-        *,
-        epochs: int = 10,
-        restore_best: bool = False,
-        patience: int | None = None,
-        target_score: float | None = None,
-        evaluate_every: int = 1,
-        callbacks: Iterable[Callback] = (),
-    ) -> History:
-        """Up to ``epochs`` more of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``.
-
-        As far as the steps were planned they go on descending; beyond, they rise again and descend over the new epochs.
-        """
-        stopping = self._stopping_after("epochs", epochs, restore_best, patience, target_score, evaluate_every)
-        return self.go_on(stopping, callbacks)
-
-    def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
-        with self.group.telling():
-            run = self._whole_run()
-            if not light and run.loader is None and run.is_fed:
-                raise CheckpointError(
-                    "a run of step(x, y) has no data to be loaded with; save state_dict(), or light=True"
-                )
-            super().save(path, light=light)
-
-    def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
-        with self.group.telling():
-            run = self._whole_run()
-            if run.loader is None and run.is_fed:
-                raise RuntimeError("the run is one of step(x, y) and has no data of its own; call fit(X, y)")
-        return super().go_on(stopping, callbacks)
-
-    @torch.no_grad()
-    def start(
-        self,
-        X: ArrayLike | Loader,
-        y: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> None:
-        """Check the data, and begin a run from the model as it is (on rank 0)."""
-        with self._meeting_others():
-            self.network = Network(self.model)
-            data: Any = X
-            run = self._allocate(*self._check_data(data, y, sample_weight, validation_data))
-            run.begin_alike(self._described())
-            run.loader = None if is_array(X) else data
-            run.whole = True
-            self._run = run
-
     @torch.no_grad()
     def step(self, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """One batch of your own loop; the mean loss of the model on it before the step.
@@ -224,47 +131,68 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         The first call begins a run. A batch that is skipped gives NaN; one that diverges leaves the weights alone. Of
         several processes each gives its part of the batch, which may be arrays of no rows.
         """
-        run = self._begun()
+        state = self._begun()
         with self.group.telling(), self.network.in_full_precision():
-            self._check_whole(run)
-            run.begin_alike(self._described())
-            own = run.check_batch(self.bad_batches == "skip", x, y, sample_weight)
-            batch = joined(run, own, everyones_part(run, own))
+            self._check_whole(state)
+            state.begin_alike(self._described)
+            own = state.check_batch(self.bad_batches == "skip", x, y, sample_weight)
+            batch = joined(state, own, everyones_part(state, own))
             if batch is None:
                 return float("nan")
-            state, run.weights = run.state, None
-            if run.planned != (0, 0):  # a loop that goes on from what fit left has a descent of its own
-                run.planned, state.rise_from = (0, 0), state.batches
-            progress = (state.batches - state.rise_from) / self.horizon if self.horizon is not None else 0.0
+            stepper, state.weights = state.stepper, None
+            if state.planned != (0, 0):  # a loop that goes on from what fit left has a descent of its own
+                state.planned, stepper.rise_from = (0, 0), stepper.batches
+            progress = (stepper.batches - stepper.rise_from) / self.horizon if self.horizon is not None else 0.0
             started = time.perf_counter()
             with uninterrupted():
-                loss = take(run, batch, progress, self.start_from)
-            run.seconds += time.perf_counter() - started
+                loss = take(state, batch, progress, self.start_from)
+            state.seconds += time.perf_counter() - started
         return loss
+
+    def _iteration(self, state: MiniBatchState) -> Objective:
+        """The rest of this epoch: a forward pass, a sweep and a step for each batch (:mod:`ipdlam.minibatch.step`)."""
+        finish_epoch(state, self.start_from, self.bad_batches == "skip")
+        return state.objective()
+
+    def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
+        with self.group.telling():
+            state = self._whole_state()
+            if state.loader is None and state.is_fed:
+                raise RuntimeError("the run is one of step(x, y) and has no data of its own; call fit(X, y)")
+        return super().go_on(stopping, callbacks)
+
+    def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
+        with self.group.telling():
+            state = self._whole_state()
+            if not light and state.loader is None and state.is_fed:
+                raise CheckpointError(
+                    "a run of step(x, y) has no data to be loaded with; save state_dict(), or light=True"
+                )
+            super().save(path, light=light)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, besides the model's weights; its tensors are copies."""
-        run = self._begun()
-        self._check_whole(run)
-        state, counters = run.state, run.state.counters()
-        if run.planned != (0, 0):  # as step does
-            counters["rise_from"] = state.batches
+        state = self._begun()
+        self._check_whole(state)
+        stepper, counters = state.stepper, state.stepper.counters()
+        if state.planned != (0, 0):  # as step does
+            counters["rise_from"] = stepper.batches
         return {
             "settings": self.settings_dict(),
             "network": self.network.to_dict(),
             "counters": counters,
-            "tensors": {name: tensor.clone() for name, tensor in state.tensors().items()},
+            "tensors": {name: tensor.clone() for name, tensor in stepper.tensors().items()},
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the trainer of :meth:`state_dict` would have, with :meth:`step`; its settings must be this one's."""
         with self._meeting_others():
-            self.network = Network(self.model)
-            run = self._new_run(no_samples(self.network))
-            fill_state(run.state, state, self.settings_dict())
-            run.whole = True
-            self._run = run
+            self.network = self._read_again()
+            new = self._new_state(no_samples(self.network))
+            fill_stepper(new.stepper, state, self.settings_dict())
+            new.whole = True
+            self._state = new
 
     def settings_dict(self) -> dict[str, Any]:
         return {**self.settings.to_dict(), **self._more_settings()}
@@ -280,51 +208,8 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
         }
 
     @classmethod
-    def take_up(
-        cls,
-        checkpoint: Checkpoint,
-        model: nn.Sequential,
-        X: ArrayLike | Loader | None = None,
-        y: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> Self:
-        """:meth:`load` for a checkpoint that has been read; ``X`` alone may be a loader, as in ``fit``."""
-        data: Any = X
-        trainer = super().take_up(
-            checkpoint, model, data, y, sample_weight=sample_weight, validation_data=validation_data
-        )
-        if trainer._run is not None and not is_array(X):
-            trainer._run.loader = data
-        return trainer
-
-    @classmethod
     def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
         return cls(model, **{**settings, "loss": rebuild("loss", settings["loss"], LOSSES)})
-
-    @classmethod
-    def _joined(cls) -> Group:
-        return current_group()
-
-    def _allocate(self, samples: Samples, validation: Samples | None) -> BatchRun:
-        fed = isinstance(samples, NoSamples)
-        spans = divide(self.group, self._described(), self.network, samples, validation, fed=fed)
-        samples = samples.counted()
-        if spans is not None and samples.weight is not None:
-            counts = [int(number) for (number,) in self.group.numbers(float(len(samples)))]
-            spans = Span.of_rank(self.group.rank, counts), spans[1]
-        return self._new_run(samples, validation, spans)
-
-    def _new_run(
-        self, samples: Samples, validation: Samples | None = None, spans: tuple[Span, Span | None] | None = None
-    ) -> BatchRun:
-        total = len(samples) if spans is None else spans[0].total
-        size = default_batch_size(total) if self.batch_size is None else self.batch_size
-        order, state = torch.Generator().manual_seed(self.seed).get_state(), Batchwise(self.network, self.settings)
-        if samples.weight is not None:
-            state.weight_unit = unit_of(samples.weight, self.group)
-        return BatchRun(samples, validation, state, size, order, spans=spans, group=self.group)
 
     def _described(self) -> dict[str, Any]:
         """The settings, to be compared; a loss that no registry knows by its class."""
@@ -334,51 +219,64 @@ class MiniBatchIPDLAM(Resumable[BatchRun]):
             own = {item.name: getattr(self.settings, item.name) for item in dataclasses.fields(self.settings)}
             return {**own, "loss": type(self.loss).__qualname__, **self._more_settings()}
 
-    def _check_data(
-        self,
-        X: ArrayLike,
-        y: ArrayLike | None,
-        sample_weight: ArrayLike | None,
-        validation_data: ValidationData | None,
-    ) -> tuple[Samples, Samples | None]:
-        if is_array(X):
-            return super()._check_data(X, y, sample_weight, validation_data)
-        check_loader(X, y, sample_weight)
-        if validation_data is None:
-            return no_samples(self.network), None
-        return no_samples(self.network), self._samples(*validation_parts(validation_data), prefix="validation ")
+    def _begin(self, samples: Samples, validation: Samples | None) -> MiniBatchState:
+        state = self._allocate(samples, validation)
+        state.begin_alike(self._described)
+        return state
 
-    def _scores(self, run: BatchRun) -> dict[str, Any]:
-        if run.loader is None:
-            return super()._scores(run)
-        found: dict[str, Any] = {"train_loss": run.losses / run.counted if run.counted else None}
-        if run.validation is not None:
-            held_out = evaluate(self.model, self.loss, run.validation, self.chunk_size).of_all(self.group)
+    def _allocate(self, samples: Samples, validation: Samples | None) -> MiniBatchState:
+        fed = isinstance(samples, NoSamples)
+        spans = divide(self.group, self._described(), self.network, samples, validation, fed=fed)
+        counted = samples.counted()
+        if spans is not None and counted.weight is not None:
+            counts = [int(number) for (number,) in self.group.numbers(float(len(counted)))]
+            spans = Span.of_rank(self.group.rank, counts), spans[1]
+        return self._new_state(counted, validation, spans)
+
+    def _new_state(
+        self, samples: Samples, validation: Samples | None = None, spans: tuple[Span, Span | None] | None = None
+    ) -> MiniBatchState:
+        total = len(samples) if spans is None else spans[0].total
+        size = default_batch_size(total) if self.batch_size is None else self.batch_size
+        order, stepper = torch.Generator().manual_seed(self.seed).get_state(), Stepper(self.network, self.settings)
+        if samples.weight is not None:
+            stepper.weight_unit = unit_of(samples.weight, self.group)
+        loader = samples.loader if isinstance(samples, NoSamples) else None
+        return MiniBatchState(samples, validation, stepper, size, order, loader, spans=spans, group=self.group)
+
+    def _training_samples(self, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Samples:
+        if is_array(X):
+            return super()._training_samples(X, y, sample_weight)
+        check_loader(X, y, sample_weight)
+        return no_samples(self.network, X)
+
+    def _scores(self, state: MiniBatchState) -> dict[str, Any]:
+        if state.loader is None:
+            return super()._scores(state)
+        found: dict[str, Any] = {"train_loss": state.losses / state.counted if state.counted else None}
+        if state.validation is not None:
+            held_out = evaluate(self.model, self.loss, state.validation, self.chunk_size).of_all(self.group)
             found |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.accuracy}
         return found
 
-    @torch.no_grad()
-    def _next(self, evaluate: bool) -> Record:
-        """The rest of this epoch."""
-        run = self._whole_run()
-        finish_epoch(run, self.start_from, self.bad_batches == "skip")
+    def _record(self, state: MiniBatchState, objective: Objective, evaluated: bool) -> Record:
         try:
-            return self._record(run, run.objective(), evaluate)
+            return super()._record(state, objective, evaluated)
         finally:  # also where Ctrl-C ends the evaluation: the epoch is done
-            run.position, run.losses, run.counted = 0, 0.0, 0.0
+            state.position, state.losses, state.counted = 0, 0.0, 0.0
 
-    def _begun(self) -> BatchRun:
+    def _begun(self) -> MiniBatchState:
         """The run; a loop of the user's begins one where there is none."""
-        if self._run is None:
+        if self._state is None:
             self.group = self._joined()
             with self.group.telling():
-                self.network = Network(self.model)
+                self.network = self._read_again()
                 self.network.refuse_hooks()
-                self._run = self._new_run(no_samples(self.network))
-                self._run.whole = True
-        return self._run
+                self._state = self._new_state(no_samples(self.network))
+                self._state.whole = True
+        return self._state
 
-    def _check_whole(self, run: BatchRun) -> None:
-        if not run.whole and run.is_fed:
+    def _check_whole(self, state: MiniBatchState) -> None:
+        if not state.whole and state.is_fed:
             raise RuntimeError("the last batch did not end; load_state_dict an earlier state, or make a new trainer")
-        self._whole_run()
+        self._whole_state()

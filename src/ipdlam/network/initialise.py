@@ -1,7 +1,8 @@
-"""Initial weights, drawn from a generator of their own: the global random state is never touched."""
+"""Networks and their initial weights, drawn from a generator of their own: the global random state is never touched."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ipdlam.checks import check_integer
 from ipdlam.network.mlp import Network
+from ipdlam.prox import ACTIVATIONS
 
 INITIALISATIONS = ("paper", "he")
 
@@ -32,3 +34,22 @@ def initialise(model: nn.Sequential, scheme: str = "paper", seed: int = 0) -> nn
         b[l] = None if layer.linear.bias is None else torch.full((layer.outputs,), bias, dtype=torch.float64)
     network.write(W, b)
     return model
+
+
+def mlp(
+    widths: tuple[int, ...], activation: str, initialisation: str, seed: int, dtype: torch.dtype, device: str
+) -> nn.Sequential:
+    """A perceptron of these widths; ``"torch"`` are the weights that PyTorch draws after ``torch.manual_seed(seed)``.
+
+    They come from a generator of their own: the global one is shared with other threads.
+    """
+    modules: list[nn.Module] = []
+    generator = torch.Generator().manual_seed(seed)
+    for inputs, outputs in itertools.pairwise(widths):
+        linear = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+        nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5.0), generator=generator)
+        bound = 1.0 / math.sqrt(inputs)
+        nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
+        modules += [linear, ACTIVATIONS[activation].module()]
+    model = nn.Sequential(*modules[:-1]).to(device, dtype)
+    return initialise(model, initialisation, seed=seed) if initialisation in INITIALISATIONS else model

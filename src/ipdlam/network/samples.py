@@ -1,19 +1,24 @@
-"""The samples a run works on, checked before any work: a clear error names the array, the place and the remedy."""
+"""The samples a run works on, checked before any work: a clear error names the array, the place and the remedy.
+
+They are in memory, or stay where they are, in a file or in another type, and are read and converted some rows at a
+time. The numbers that a pass gets, and where in a cache line they start, are the same either way.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Union
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ipdlam.network.linalg import all_finite
+from ipdlam.network.linalg import CACHE_LINE, all_finite
 from ipdlam.network.mlp import Network
 from ipdlam.prox import Loss
 
@@ -39,7 +44,14 @@ class RowSource(ABC):
 ArrayLike = Union[Tensor, np.ndarray, RowSource]
 ValidationData = Union[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike, Union[ArrayLike, None]]]
 
+Loader = Iterable[Any]  # of batches: (x, y) or (x, y, sample_weight)
+
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+
+
+CHUNK_BYTES = 12_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
+MAX_CHUNK = 8192
+ROWS_AT_A_TIME = 4096  # when all samples are looked at before a run
 
 
 @dataclass(frozen=True)
@@ -121,6 +133,67 @@ class Samples:
         return found
 
 
+class MappedRows:
+    """The rows of an array, converted by ``convert(rows, first)`` when they are asked for; ``first`` is their number.
+
+    What was read last of a memory-mapped file is given back to the system's cache, and what comes next is read ahead.
+    """
+
+    def __init__(self, name: str, array: ArrayLike, convert: Callable[[Tensor, int], Tensor]) -> None:
+        self.name, self.array, self.convert = name, array, convert
+        self._last: slice | None = None
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        if self._last is not None and self._last != rows:
+            advise(self.array, self._last, "MADV_DONTNEED")
+        self._last = rows
+        advise(self.array, slice(rows.stop, 2 * rows.stop - rows.start), "MADV_WILLNEED")
+        given = as_tensor(self.name, self.array[rows])
+        ready = self.convert(given, rows.start)
+        shared = isinstance(self.array, (Tensor, np.ndarray)) and ready.data_ptr() == address(self.array[rows])
+        return ready if shared else placed(ready, rows.start)
+
+    def checked(self, elsewhere: Tensor | None, check: Callable[[Tensor], Any] | None = None) -> Tensor:
+        """All rows, converted; or ``elsewhere``, where they stay: NaN and infinity are refused now all the same."""
+        pieces = [self.convert(as_tensor(self.name, self.array), 0)] if elsewhere is None else self
+        for rows in pieces:
+            if check is not None:
+                check(rows)
+        return rows if elsewhere is None else elsewhere
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """All rows, some at a time."""
+        length = self.array.shape[0]
+        for start in range(0, length, ROWS_AT_A_TIME):
+            yield self[slice(start, min(start + ROWS_AT_A_TIME, length))]
+        if self._last is not None:
+            advise(self.array, self._last, "MADV_DONTNEED")
+
+
+@dataclass(frozen=True)
+class MappedSamples(Samples):
+    """Samples whose ``X``, and real targets ``y``, have a shape and a type here, and their numbers elsewhere."""
+
+    X_rows: MappedRows
+    y_rows: MappedRows | None  # None where y is in memory: class indices
+    _digests: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
+
+    def inputs(self, rows: slice) -> Tensor:
+        return self.X_rows[rows]
+
+    def goals(self, rows: slice) -> Tensor:
+        return self.y[rows] if self.y_rows is None else self.y_rows[rows]
+
+    def fingerprint(self) -> dict[str, str | None]:
+        if not self._digests:  # a pass over all data
+            self._digests.update(
+                X=digest(self.X, self.X_rows),
+                y=digest(self.y, self.y_rows),
+                sample_weight=None if self.weight is None else digest(self.weight),
+            )
+        return dict(self._digests)
+
+
 def row_digest(rows: Tensor, first: int) -> int:
     """The sum of the sha256 of rows with their numbers."""
     numbered = enumerate(rows.cpu().contiguous().numpy(), start=first)
@@ -147,22 +220,32 @@ def check_samples(
     prefix: str = "",
     *,
     part: bool = False,
+    mapped: bool = False,
 ) -> Samples:
     """Everything a run needs of its data, or an error that names what is wrong with which argument.
 
-    Where they are a ``part`` of the samples, there may be none, or none that counts.
+    Where they are a ``part`` of the samples, there may be none, or none that counts. Where they are ``mapped``, they
+    are looked at some rows at a time, and no copy is made.
     """
-    inputs, outputs = as_tensor(f"{prefix}X", X), as_tensor(f"{prefix}y", y)
-    check_shapes(network, inputs, outputs, prefix, part=part)
-    ready = to_model(f"{prefix}X", inputs, network)
+    given = as_given if mapped else as_tensor
+    X, y = given(f"{prefix}X", X), given(f"{prefix}y", y)
+    check_shapes(network, X, y, prefix, part=part)
+
+    def elsewhere(width: int) -> Tensor | None:
+        return torch.empty(X.shape[0], width, dtype=network.dtype, device="meta") if mapped else None
+
+    X_rows = MappedRows(f"{prefix}X", X, lambda rows, first: to_model(f"{prefix}X", rows, network, first))
+    inputs = X_rows.checked(elsewhere(X.shape[1]))
     weight = None
     if sample_weight is not None:
-        weight = check_weight(f"{prefix}sample_weight", sample_weight, inputs.shape, network, part=part)
-    if has_labels(outputs, loss, network.outputs):
-        return Samples(ready, to_labels(f"{prefix}y", outputs, loss, network), weight)
-    goal = real_targets(f"{prefix}y", outputs, network)
-    loss.check_targets(goal)
-    return Samples(ready, goal, weight)
+        weight = check_weight(f"{prefix}sample_weight", sample_weight, X.shape, network, part=part)
+    y_rows = None
+    if has_labels(y, loss, network.outputs):
+        goals = to_labels(f"{prefix}y", as_tensor(f"{prefix}y", y), loss, network)
+    else:
+        y_rows = MappedRows(f"{prefix}y", y, lambda rows, first: real_targets(f"{prefix}y", rows, network, first))
+        goals = y_rows.checked(elsewhere(network.outputs), loss.check_targets)
+    return MappedSamples(inputs, goals, weight, X_rows, y_rows) if mapped else Samples(inputs, goals, weight)
 
 
 def check_shapes(network: Network, X: ArrayLike, y: ArrayLike, prefix: str, *, part: bool = False) -> None:
@@ -315,3 +398,51 @@ def check_weight(
     if not (part or bool((ready > 0).any())):
         raise ValueError(f"{name} is zero for every sample in {network.dtype}; at least one must count")
     return ready
+
+
+def default_chunk_size(network: Network) -> int:
+    """Rows to a chunk when the user does not say."""
+    widest = max(max(layer.inputs, layer.outputs) for layer in network.layers)
+    return max(64, min(MAX_CHUNK, CHUNK_BYTES // (widest * network.dtype.itemsize)))
+
+
+def as_given(name: str, array: ArrayLike) -> ArrayLike:
+    """The array without a copy, if it is one; a tensor without its graph."""
+    check_kind(name, array)
+    return as_tensor(name, array) if isinstance(array, Tensor) else array
+
+
+def address(array: Any) -> int:
+    """Where the numbers of an array start."""
+    return int(array.data_ptr()) if isinstance(array, Tensor) else int(array.ctypes.data)
+
+
+def placed(rows: Tensor, first: int) -> Tensor:
+    """The rows, starting within a cache line where row ``first`` of the whole array would, were it in memory.
+
+    Products may depend on it in their last bits.
+    """
+    wanted = first * rows[:1].numel() * rows.element_size() % CACHE_LINE
+    if rows.data_ptr() % CACHE_LINE == wanted or not rows.is_contiguous():
+        return rows
+    room = torch.empty(rows.numel() + 2 * CACHE_LINE // rows.element_size(), dtype=rows.dtype, device=rows.device)
+    skip = (wanted - room.data_ptr()) % CACHE_LINE // rows.element_size()
+    return room[skip : skip + rows.numel()].view(rows.shape).copy_(rows)
+
+
+def advise(array: ArrayLike, rows: slice, advice: str) -> None:
+    """Tell the system about the pages of some rows, where the array is a memory-mapped file and the system listens."""
+    if isinstance(array, RowSource):
+        array = array.mapped
+    # The pages of a private map (mode "c") may hold what its file does not.
+    if not isinstance(array, np.memmap) or array.mode == "c" or not hasattr(mmap, advice):
+        return
+    part = array[rows]
+    pages: Any = array
+    while isinstance(pages, np.ndarray):
+        pages = pages.base
+    if not isinstance(pages, mmap.mmap) or not part.flags.c_contiguous or not part.nbytes:
+        return
+    start = address(part) - np.frombuffer(pages, np.uint8).ctypes.data
+    first = start - start % mmap.PAGESIZE
+    pages.madvise(getattr(mmap, advice), first, start + part.nbytes - first)

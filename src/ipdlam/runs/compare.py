@@ -11,8 +11,7 @@ from typing import Any
 from ipdlam.baselines import OPTIMIZERS, BackPropagation
 from ipdlam.errors import DivergenceError, StopTraining
 from ipdlam.network.history import History, Record
-from ipdlam.runs.config import ConfigError, TrainConfig, blamed_on_settings
-from ipdlam.runs.methods import DEFAULTS, METHODS
+from ipdlam.runs.config import DEFAULTS, METHODS, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.problem import TRAINERS, Problem
 from ipdlam.training.loop import Stopping
 

@@ -15,14 +15,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipdlam.checks import check_integer, check_number
+from ipdlam.checks import LARGEST_RATE, check_integer, check_number
 from ipdlam.errors import DataError, UnsupportedModelError
-from ipdlam.runs.methods import DEFAULTS, METHODS, OWN, as_weight_proximity, remedy, shown, unit
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+WHOLE_BATCH: dict[str, Any] = {
+    "regularizer": "ridge",
+    "regularizer_strength": None,  # the regularizer's own
+    "penalty": 0.1,
+    "penalty_growth": 1.1,
+    "penalty_max": 1e6,
+    "order": "reverse",
+    "storage": None,  # memory
+    "iterations": 50,
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "ipdlam": {**WHOLE_BATCH, "inertia": (0.7,), "proximity": 1.0, "weight_proximity": "none"},
+    "dlam": WHOLE_BATCH,
+    "minibatch": {
+        "inertia": (0.7,),
+        "proximity": 3.0,
+        "penalty": 0.1,
+        "batch_size": None,  # as suits the number of samples
+        "step": 0.5,
+        "rank": 64,
+        "weight_decay": 0.0,
+        "epochs": 10,
+    },
+}
+METHODS = tuple(DEFAULTS)
+OWN = tuple(dict.fromkeys(name for settings in DEFAULTS.values() for name in settings))
+"""The settings that some methods have; all others are those of every method."""
 
 ACTIVATIONS = ("relu", "leaky_relu", "hardtanh", "relu6", "sigmoid", "tanh", "softplus", "identity")
 LOSSES = ("squared", "huber", "absolute", "hinge", "squared_hinge", "logistic", "cross_entropy")
@@ -40,7 +67,6 @@ LEARNING_RATES = {
     **dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax", "adamw", "nadam", "radam"), 0.001),
 }
 THEN_EPOCHS = 50
-LARGEST_RATE = 1e30  # some way below the largest float32: optimizers divide it by numbers such as 1 - beta
 
 DATA, NETWORK, METHOD, RUN, OUTPUT = "Data", "Network", "Method", "Run", "Output"
 # What an earlier run may go on with otherwise; that its data are the same is seen from the data themselves.
@@ -394,3 +420,44 @@ def read_toml(path: Path) -> dict[str, Any]:
         hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
         raise ConfigError(f"{path} sets {unknown[0]!r}, which is no setting{hint}")
     return content
+
+
+def unit(method: str) -> str:
+    """What a method counts."""
+    return "epoch" if "epochs" in DEFAULTS[method] else "iteration"
+
+
+def as_weight_proximity(text: str) -> tuple[float, ...] | None:
+    """The proximal weights of W and b that text stands for: one number or two, or ``none``."""
+    if text == "none":
+        return None
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (1, 2) or not all(0.0 <= number < math.inf for number in numbers):
+        raise ValueError(
+            "weight_proximity must be none, a finite number >= 0, or two with a comma between them (W, b), got "
+            f"{text!r}"
+        )
+    return numbers
+
+
+def remedy(name: str, method: str, selected_by: str | None, then: str | None) -> str:
+    """What to do about a setting that a method has not; ``selected_by`` is the option that chose the method."""
+    if name == "iterations":
+        return "give --epochs instead" + ("" if selected_by is None else f", or leave out {selected_by}")
+    if method == "minibatch":
+        return "leave it out"
+    if name == "epochs":
+        return "give --iterations instead, or say --method minibatch"
+    if name == "batch_size" and then is not None:
+        return f"give --then-batch-size for the batches of {then}, or say --method minibatch"
+    return "say --method minibatch, or leave it out"
+
+
+def shown(value: Any) -> str:
+    """A value as a user would type it."""
+    if isinstance(value, tuple):
+        return ",".join(shown(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else f"{value}"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from ipdlam.checkpoint.files import read_plain
-from ipdlam.checkpoint.format import differences, discard, in_series, refuse_unread, series
+from ipdlam.checkpoint.format import discard, in_series, refuse_unread, series
 from ipdlam.checkpoint.together import read_together
+from ipdlam.checks import differences
 from ipdlam.distributed.group import SERIAL, Group
 from ipdlam.errors import (
     CheckpointError,
@@ -25,17 +26,15 @@ from ipdlam.errors import (
     StorageError,
     is_out_of_memory,
 )
-from ipdlam.fullbatch.trainer import IPDLAM
 from ipdlam.network.history import History, Record
 from ipdlam.runs.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.environment import environment
 from ipdlam.runs.folder import RunFolder
 from ipdlam.runs.plots import curves
 from ipdlam.runs.problem import Problem
-from ipdlam.runs.stages import check_first_stage, counted, ending, hands_over
 from ipdlam.training.callbacks import Checkpoints, TensorBoard, summary_writer
 from ipdlam.training.loop import Callback, Stopping
-from ipdlam.training.trainer import Resumable, saved_as
+from ipdlam.training.trainer import Trainer, saved_as
 
 T = TypeVar("T")
 
@@ -93,7 +92,7 @@ class Job:
             group.agree()
         self.split = self.problem.split.part(group.rank, group.size) if group.size > 1 else self.problem.split
         self.model = self.problem.make_model()
-        self.trainer: Resumable[Any] = self.problem.make_trainer(self.model)  # of the present stage
+        self.trainer: Trainer[Any] = self.problem.make_trainer(self.model)  # of the present stage
         self.optimizer = self.problem.make_optimizer(self.model)  # of the second stage, where there is one
 
     @property
@@ -308,22 +307,14 @@ class Job:
                 f"{folder.path} has light checkpoints, which hold the weights alone: it cannot go on where it stopped; "
                 "start a new run, with --checkpoint exact"
             )
-        wanted = self.trainer
         if self.optimizer is not None and saved_as(checkpoint) == self.optimizer.saved_as:
-            wanted = self.optimizer
-        place: dict[str, Any] = {"storage": wanted.storage} if isinstance(wanted, IPDLAM) else {}
-        loaded = type(wanted).take_up(
-            checkpoint, self.model, split.X, split.y, validation_data=split.validation, **place
-        )
-        changed = differences(loaded.settings_dict(), wanted.settings_dict(), "")
-        if changed:
-            raise CheckpointError(f"the settings of {folder.path} have changed: {'; '.join(changed)}")
-        check_first_stage(folder.read_config(), self.config, loaded.history.handover)
-        self.trainer = loaded
+            self.trainer = self.optimizer
+        self.trainer.take_up(checkpoint, split.X, split.y, validation_data=split.validation)
+        check_first_stage(folder.read_config(), self.config, self.trainer.history.handover)
         for path in newer if self.group.is_first else ():  # they are damaged, and it was said
             discard(path)
         stage = "" if self.config.then is None else f", with {self.stage}"
-        watcher.note(f"resumed after {self.unit} {len(loaded.history)}{stage}")
+        watcher.note(f"resumed after {self.unit} {len(self.trainer.history)}{stage}")
         return True
 
     def _finish(self, history: History, watcher: Watcher) -> None:
@@ -346,6 +337,48 @@ class Job:
                 watcher.warn(str(error))
             except Exception as error:  # whatever it is, it is not worth a run
                 watcher.warn(f"the curves were not drawn: {error or type(error).__name__}")
+
+
+def ending(config: TrainConfig, history: History, handover: int | None) -> str | None:
+    """Why the present stage of a run that has come this far goes no further, or None.
+
+    ``handover`` is how many iterations came before the second stage, or None in the first one. Patience counts from
+    there on, or from the best score of the whole run if that came later.
+    """
+    scores = [record.score for record in history if record.score is not None]
+    last = history[-1].score if history else None
+    if last is not None and config.target_score is not None and last >= config.target_score:
+        return "target_score"
+    if scores and config.patience is not None:
+        earlier = sum(record.score is not None for record in history[: handover or 0])
+        if len(scores) - max(scores.index(max(scores)) + 1, earlier) >= config.patience:
+            return "patience"
+    if handover is None:
+        return f"{config.unit}s" if len(history) >= config.rounds else None
+    return "then_epochs" if len(history) - handover >= config.second_epochs else None
+
+
+def hands_over(config: TrainConfig, handover: int | None, reason: str | None) -> bool:
+    """Whether a stage that ended for this reason is the first of two: one that has reached its target is the last."""
+    return config.then is not None and handover is None and reason in (f"{config.unit}s", "patience")
+
+
+def check_first_stage(before: TrainConfig, now: TrainConfig, handover: int | None) -> None:
+    """Refuse to change a stage that is over."""
+    if handover is not None and now.rounds != before.rounds:
+        raise ConfigError(
+            f"{now.unit}s was {before.rounds} and is {now.rounds}, but {now.then} took over after {now.unit} "
+            f"{handover}: the first stage is over. For more epochs of {now.then} give a larger --then-epochs; for "
+            "another first stage start a new run"
+        )
+
+
+def counted(history: History, unit: str = "iteration") -> str:
+    """How many iterations, or what ``unit`` says, a run has made, and how many epochs of an optimizer after them."""
+    handover = history.handover
+    if handover is None:
+        return f"{len(history)} {unit}s"
+    return f"{handover} {unit}s and {len(history) - handover} epochs of {history[-1].optimizer}"
 
 
 def check_apart(config: TrainConfig, folder: RunFolder) -> None:

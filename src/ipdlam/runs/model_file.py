@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,29 +15,10 @@ from torch import Tensor, nn
 
 from ipdlam.checkpoint.files import write_file
 from ipdlam.errors import CheckpointError
-from ipdlam.network.initialise import INITIALISATIONS, initialise
+from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, LOSSES
 
 FORMAT = "ipdlam model 1"
-
-
-def mlp(
-    widths: tuple[int, ...], activation: str, initialisation: str, seed: int, dtype: torch.dtype, device: str
-) -> nn.Sequential:
-    """A perceptron of these widths; ``"torch"`` are the weights that PyTorch draws after ``torch.manual_seed(seed)``.
-
-    They come from a generator of their own: the global one is shared with other threads.
-    """
-    modules: list[nn.Module] = []
-    generator = torch.Generator().manual_seed(seed)
-    for inputs, outputs in itertools.pairwise(widths):
-        linear = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
-        nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5.0), generator=generator)
-        bound = 1.0 / math.sqrt(inputs)
-        nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
-        modules += [linear, ACTIVATIONS[activation].module()]
-    model = nn.Sequential(*modules[:-1]).to(device, dtype)
-    return initialise(model, initialisation, seed=seed) if initialisation in INITIALISATIONS else model
 
 
 def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

@@ -15,12 +15,12 @@ from ipdlam.baselines import BCD, DLADMM, BackPropagation
 from ipdlam.datasets import Dataset, load, varying, warn_of_constants
 from ipdlam.distributed.group import Span
 from ipdlam.fullbatch.trainer import DLAM, IPDLAM
-from ipdlam.minibatch.state import default_batch_size
+from ipdlam.minibatch.batch import default_batch_size
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
+from ipdlam.network.initialise import mlp
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
-from ipdlam.runs.config import ConfigError, TrainConfig, blamed_on_settings
-from ipdlam.runs.methods import as_weight_proximity
-from ipdlam.runs.model_file import TrainedModel, mlp, standardised
+from ipdlam.runs.config import ConfigError, TrainConfig, as_weight_proximity, blamed_on_settings
+from ipdlam.runs.model_file import TrainedModel, standardised
 
 TRAINERS: dict[str, Any] = {
     "ipdlam": IPDLAM,

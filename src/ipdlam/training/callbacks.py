@@ -12,7 +12,7 @@ from ipdlam.errors import CheckpointError
 from ipdlam.network.history import Record
 
 if TYPE_CHECKING:
-    from ipdlam.training.trainer import Resumable
+    from ipdlam.training.trainer import Trainer
 
 
 class Checkpoints:
@@ -25,7 +25,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        trainer: Resumable[Any],
+        trainer: Trainer[Any],
         folder: str | PathLike[str],
         *,
         every: int = 10,

@@ -35,7 +35,7 @@ def add_digests(parts: Sequence[dict[str, tuple[str, int] | None]]) -> dict[str,
 
 
 @dataclass
-class Course(ABC):
+class RunState(ABC):
     """A run from one iteration to the next; a method adds its own variables to the tensors and the counters."""
 
     samples: Samples
@@ -139,6 +139,12 @@ class Course(ABC):
         self.history = History(Record.from_dict(fields) for fields in counters["history"])
         best_weights = network.read() if counters["has_best_weights"] else None
         self.progress = Progress(counters["best_score"], best_weights, int(counters["unimproved"]))
+
+    def count(self, seconds: float) -> None:
+        """An iteration is done, and took so long."""
+        self.iteration += 1
+        self.seconds += seconds
+        self.whole = True
 
     def close(self) -> None:
         """Give back what the run holds outside memory; it cannot go on."""

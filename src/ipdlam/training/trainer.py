@@ -1,8 +1,14 @@
-"""What trains a model and can be stopped after any iteration: saved, and taken up again to the bit."""
+"""The skeleton of every trainer: fit, continue_fit, start, save, load, and what a failure leaves.
+
+A method fills in its settings (:meth:`Trainer.settings_dict` and back), a new run (:meth:`Trainer._begin`), a run to be
+filled from a checkpoint (:meth:`Trainer._allocate`), and one iteration (:meth:`Trainer._iteration`). What it remembers
+from one iteration to the next is a :class:`ipdlam.training.state.RunState`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -15,38 +21,42 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.checkpoint.format import Checkpoint, differences, refuse_differences
+from ipdlam.checkpoint.format import Checkpoint, refuse_differences
 from ipdlam.checkpoint.together import read_together, write_together
-from ipdlam.checks import check_integer
+from ipdlam.checks import check_integer, differences
 from ipdlam.distributed.agreement import refuse_mismatch
-from ipdlam.distributed.group import SERIAL, Group
-from ipdlam.errors import CheckpointError
+from ipdlam.distributed.group import SERIAL, Group, current_group
+from ipdlam.errors import CheckpointError, DivergenceError
 from ipdlam.network.history import History, Record
 from ipdlam.network.mlp import Network
 from ipdlam.network.objective import Objective
-from ipdlam.network.samples import ArrayLike, Samples, ValidationData, check_samples, validation_parts
+from ipdlam.network.samples import ArrayLike, Loader, Samples, ValidationData, check_samples, validation_parts
 from ipdlam.prox import Loss
 from ipdlam.training.evaluation import scores
 from ipdlam.training.loop import Callback, Stopping, check_callbacks, run_loop
-from ipdlam.training.state import Course, named
+from ipdlam.training.state import RunState, named
 from ipdlam.version import __version__
 
-C = TypeVar("C", bound=Course)
+S = TypeVar("S", bound=RunState)
 
 
-class Resumable(ABC, Generic[C]):
-    """A way to train ``model`` in place; ``C`` is what it remembers from one iteration to the next."""
+class Trainer(ABC, Generic[S]):
+    """A way to train ``model`` in place; ``S`` is what it remembers from one iteration to the next."""
 
     saved_as: ClassVar[str]  # the name of the class whose ``load`` takes up what ``save`` wrote
     unit: ClassVar[str] = "iteration"  # what a step is called
+    trains_together: ClassVar[bool] = False  # whether the processes of a group share one run
+    start_is_training: ClassVar[bool] = True  # whether a start works something out from the data, on the clock
+    remedy: str = "Scale the inputs"  # against divergence
     optimizer: str | None = None  # the one that back-propagates, by name
+    storage: Path | None = None  # where z and a live, if not in memory
     loss: Loss
     chunk_size: int  # samples evaluated at a time
     group: Group = SERIAL  # the processes that train the model together
 
     def __init__(self, model: nn.Sequential) -> None:
         self.network = Network(model)
-        self._run: C | None = None
+        self._state: S | None = None
 
     @property
     def model(self) -> nn.Sequential:
@@ -61,26 +71,9 @@ class Resumable(ABC, Generic[C]):
     @property
     def iteration(self) -> int:
         """How many iterations the run has made; 0 before it starts."""
-        return 0 if self._run is None else self._run.iteration
+        return 0 if self._state is None else self._state.iteration
 
-    @abstractmethod
-    def start(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> None:
-        """Check the data, and begin a run from the model as it is.
-
-        The arrays are read in every iteration, and copied only where they have to be converted: leave them as they are
-        until the run is over. That a tensor was changed in place is noticed; that a NumPy array was is not.
-        """
-
-    @abstractmethod
-    def _next(self, evaluate: bool) -> Record:
-        """What the loop calls: one iteration, or epoch, and its record."""
+    # What a method fills in.
 
     @abstractmethod
     def settings_dict(self) -> dict[str, Any]:
@@ -92,20 +85,72 @@ class Resumable(ABC, Generic[C]):
         """The inverse of :meth:`settings_dict`."""
 
     @abstractmethod
-    def _allocate(self, samples: Samples, validation: Samples | None) -> C:
+    def _begin(self, samples: Samples, validation: Samples | None) -> S:
+        """A new run from the model as it is."""
+
+    @abstractmethod
+    def _allocate(self, samples: Samples, validation: Samples | None) -> S:
         """A run whose counters and tensors remain to be restored."""
+
+    @abstractmethod
+    def _iteration(self, state: S) -> Objective:
+        """One iteration, or epoch, counted in the state; the model holds its weights then."""
+
+    def _check_settings(self) -> None:
+        """Refuse settings that came from a file and do not fit the network."""
+
+    # Beginning, going on.
+
+    @torch.no_grad()
+    def start(
+        self,
+        X: ArrayLike | Loader,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> None:
+        """Check the data, and begin a run from the model as it is (that of rank 0, where several processes train).
+
+        The arrays are read in every iteration, and copied only where they have to be converted: leave them as they are
+        until the run is over. That a tensor was changed in place is noticed; that a NumPy array was is not.
+        """
+        with self._meeting_others():
+            self.network = self._read_again()
+            samples, validation = self._check_data(X, y, sample_weight, validation_data)
+            started = time.perf_counter()
+            state = self._begin(samples, validation)
+            if self.start_is_training:
+                state.seconds = self.group.first_number(time.perf_counter() - started)
+            state.whole = True
+            self._state = state
 
     def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
         """Go on with the run from its last iterate until it has ``stopping.iterations`` records, or ends earlier."""
         with self.group.telling():
-            run, checked = self._whole_run(), check_callbacks(callbacks)
-            self.network.write(*run.last_weights())
+            state, checked = self._whole_state(), check_callbacks(callbacks)
+            self.network.write(*state.last_weights())
             if self.group.size > 1:
-                given = {**dataclasses.asdict(stopping), **run.place()}
+                given = {**dataclasses.asdict(stopping), **state.place()}
                 refuse_mismatch(self.group.everyones(given, "go on with a run"))
-            run.plan_until(stopping.iterations)
+            state.plan_until(stopping.iterations)
         with self.network.in_full_precision():
-            return run_loop(self._next, self.network, run.history, stopping, checked, run.progress, self.group)
+            return run_loop(self._next, self.network, state.history, stopping, checked, state.progress, self.group)
+
+    @torch.no_grad()
+    def _next(self, evaluate: bool) -> Record:
+        """What the loop calls: one iteration, or epoch, and its record."""
+        with self.group.telling(), self.network.in_full_precision():
+            state = self._whole_state()
+            return self._record(state, self._iteration(state), evaluate)
+
+    def close(self) -> None:
+        """Forget the run, and remove what it keeps in files; the model keeps its weights."""
+        if self._state is not None:
+            self._state.close()
+        self._state = None
+
+    # Checkpoints.
 
     def save(self, path: str | PathLike[str], *, light: bool = False) -> None:
         """Write a checkpoint, a folder, from which :meth:`load` continues as if nothing had happened.
@@ -116,9 +161,9 @@ class Resumable(ABC, Generic[C]):
         together, all of them call it, with the same path.
         """
         with self.group.telling():
-            self._save(self._whole_run(), Path(path), light)
+            self._save(self._whole_state(), Path(path), light)
 
-    def _save(self, run: C, path: Path, light: bool) -> None:
+    def _save(self, state: S, path: Path, light: bool) -> None:
         if self.group.size > 1:
             refuse_mismatch(self.group.everyones({"path": str(path), "light": light}, "save"))
         content = {
@@ -127,128 +172,133 @@ class Resumable(ABC, Generic[C]):
             "trainer": self.saved_as,
             "settings": self.settings_dict(),
             "network": self.network.to_dict(),
-            "data": run.fingerprints() if run.spans is None else run.fingerprints_by_row(self.group),
-            "run": run.counters(),
+            "data": state.fingerprints() if state.spans is None else state.fingerprints_by_row(self.group),
+            "run": state.counters(),
         }
-        write_together(self.group, path, run.named_weights() if light else run.tensors(), content)
+        write_together(self.group, path, state.named_weights() if light else state.tensors(), content)
 
     def checkpoint_bytes(self, *, light: bool = False) -> int:
         """About how large :meth:`save` makes a checkpoint, the parts of all processes together."""
-        run = self._started()
-        tensors = run.named_weights() if light else run.tensors()
+        state = self._started()
+        tensors = state.named_weights() if light else state.tensors()
         return sum(tensor.shape.numel() * tensor.element_size() for tensor in tensors.values())
-
-    def close(self) -> None:
-        """Forget the run, and remove what it keeps in files; the model keeps its weights."""
-        if self._run is not None:
-            self._run.close()
-        self._run = None
 
     @classmethod
     def load(
         cls,
         path: str | PathLike[str],
         model: nn.Sequential,
-        X: ArrayLike | None = None,
+        X: ArrayLike | Loader | None = None,
         y: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
+        storage: str | PathLike[str] | None = None,
     ) -> Self:
         """A trainer with the settings of a checkpoint, whose weights are written to ``model``.
 
         With the data it was trained on, ``step`` and ``continue_fit`` go on with the very numbers of the saved run;
         other data are refused. Without data, ``fit`` and ``start`` begin from the saved weights. ``path`` is a
-        checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one is taken.
+        checkpoint or a folder of ``iteration-...`` checkpoints, of which the newest whole one is taken. ``storage`` is
+        a folder for z and a, of the methods that can keep them there; it does not matter where they were when the
+        checkpoint was saved, nor how many processes saved it and who of them held which samples.
         """
-        checkpoint = cls._read(Path(path))
-        return cls.take_up(checkpoint, model, X, y, sample_weight=sample_weight, validation_data=validation_data)
-
-    @classmethod
-    def take_up(
-        cls,
-        checkpoint: Checkpoint,
-        model: nn.Sequential,
-        X: ArrayLike | None = None,
-        y: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> Self:
-        """:meth:`load` for a checkpoint that has been read."""
-        group = cls._joined()
-        with group.telling():
-            trainer = cls._made_by(checkpoint, model)
-            trainer.group = group
-            trainer._go_on_from(checkpoint, X, y, sample_weight, validation_data)
-            group.agree()
-        return trainer
-
-    @classmethod
-    def _read(cls, path: Path) -> Checkpoint:
         group = cls._joined()
         with group.telling():
             if group.size > 1:
                 refuse_mismatch(group.everyones({"path": str(path)}, "load"))
-        return read_together(group, path)
-
-    @classmethod
-    def _joined(cls) -> Group:
-        """The processes that a trainer is to share its work with."""
-        return SERIAL
+        checkpoint = read_together(group, Path(path))
+        with group.telling():
+            trainer = cls._made_by(checkpoint, model)
+            trainer.group = group
+            trainer._keep_in(storage)
+        trainer.take_up(checkpoint, X, y, sample_weight=sample_weight, validation_data=validation_data)
+        return trainer
 
     @classmethod
     def _made_by(cls, checkpoint: Checkpoint, model: nn.Sequential) -> Self:
         """A trainer with the settings of a checkpoint of such a model; the model is left as it is."""
         content = checkpoint.content
         with checkpoint.understood():
-            saved_by = saved_as(checkpoint)
-            if saved_by != cls.saved_as:
-                raise ValueError(f"it is of a run of {saved_by}; load it with {saved_by}.load")
-            refuse_differences(checkpoint, differences(content["network"], Network(model).to_dict(), "the model's"))
-            return cls._from_settings(model, content["settings"])
+            cls._refuse_others(checkpoint)
+            trainer = cls._from_settings(model, content["settings"])
+            refuse_differences(checkpoint, differences(content["network"], trainer.network.to_dict(), "the model's"))
+            trainer._check_settings()
+        return trainer
+
+    @classmethod
+    def _refuse_others(cls, checkpoint: Checkpoint) -> None:
+        saved_by = saved_as(checkpoint)
+        if saved_by != cls.saved_as:
+            raise ValueError(f"it is of a run of {saved_by}; load it with {saved_by}.load")
+
+    def _keep_in(self, storage: str | PathLike[str] | None) -> None:
+        """Keep z and a in a folder; a method that has none has nothing to keep there."""
+        if storage is not None:
+            raise ValueError(f"{type(self).__name__} keeps nothing on a disk; leave out storage, got {str(storage)!r}")
 
     @torch.no_grad()
+    def take_up(
+        self,
+        checkpoint: Checkpoint,
+        X: ArrayLike | Loader | None = None,
+        y: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> None:
+        """:meth:`load` into this trainer, for a checkpoint that has been read: its settings must be this one's."""
+        self.group = self._joined()
+        with self.group.telling():
+            with checkpoint.understood():
+                self._refuse_others(checkpoint)
+                kind, data, counters = (checkpoint.content[key] for key in ("kind", "data", "run"))
+                settings, network = (checkpoint.content[key] for key in ("settings", "network"))
+            refuse_differences(checkpoint, differences(network, self.network.to_dict(), "the model's"))
+            changed = differences(settings, self.settings_dict(), "")
+            if changed:
+                raise CheckpointError(f"the settings of {checkpoint.path} have changed: {'; '.join(changed)}")
+            if X is None:
+                W, b = self.network.read()
+                checkpoint.copy_into(named("", W, b), only=True)
+                self.network.write(W, b)
+            elif kind != "exact":
+                raise CheckpointError(
+                    f"{checkpoint.path} is a light checkpoint, which holds the weights alone; load it without data and "
+                    "call fit"
+                )
+            else:
+                self._go_on_from(checkpoint, data, counters, X, y, sample_weight, validation_data)
+            self.group.agree()
+
     def _go_on_from(
         self,
         checkpoint: Checkpoint,
-        X: ArrayLike | None,
+        data: dict[str, Any],
+        counters: dict[str, Any],
+        X: ArrayLike | Loader,
         y: ArrayLike | None,
         sample_weight: ArrayLike | None,
         validation_data: ValidationData | None,
     ) -> None:
-        """Take the weights of a checkpoint and, with the data it was trained on, the rest of its run."""
-        network = self.network
-        with checkpoint.understood():
-            kind, data, counters = (checkpoint.content[name] for name in ("kind", "data", "run"))
-        if X is None:
-            W, b = network.read()
-            checkpoint.copy_into(named("", W, b), only=True)
-            network.write(W, b)
-            return
-        if kind != "exact":
-            raise CheckpointError(
-                f"{checkpoint.path} is a light checkpoint, which holds the weights alone; load it without data and "
-                "call fit"
-            )
-        run = self._allocate(*self._check_data(X, y, sample_weight, validation_data))
+        state = self._allocate(*self._check_data(X, y, sample_weight, validation_data))
         try:
-            self._fill(run, checkpoint, data, counters)
+            self._fill(state, checkpoint, data, counters)
         except BaseException:
-            run.close()
+            state.close()
             raise
-        network.write(*run.last_weights())
-        run.whole = True
-        self._run = run
+        self.network.write(*state.last_weights())
+        state.whole = True
+        self._state = state
 
-    def _fill(self, run: C, checkpoint: Checkpoint, data: dict[str, Any], counters: dict[str, Any]) -> None:
+    def _fill(self, state: S, checkpoint: Checkpoint, data: dict[str, Any], counters: dict[str, Any]) -> None:
         """Copy a checkpoint into a run, if it is one on the same data."""
-        if (data.get("validation") is None) != (run.validation is None):
-            had = "with" if run.validation is None else "without"
+        if (data.get("validation") is None) != (state.validation is None):
+            had = "with" if state.validation is None else "without"
             raise CheckpointError(f"{checkpoint.path} was saved {had} validation data; load it {had} validation_data")
         by_row = data.get("by") == "row"  # saved by several processes
-        if run.spans is None or by_row:
-            given = run.fingerprints_by_row(self.group) if by_row else run.fingerprints()
+        if state.spans is None or by_row:
+            given = state.fingerprints_by_row(self.group) if by_row else state.fingerprints()
             refuse_differences(checkpoint, differences(data, given, "the sha256 of"))
         elif self.group.is_first:
             warnings.warn(
@@ -257,45 +307,17 @@ class Resumable(ABC, Generic[C]):
                 stacklevel=2,
             )
         with checkpoint.understood():
-            run.restore(counters, self.network)
-        checkpoint.copy_into(run.tensors())
+            state.restore(counters, self.network)
+        checkpoint.copy_into(state.tensors())
         with checkpoint.understood():
-            run.check_filled()
+            state.check_filled()
 
-    def _check_data(
-        self,
-        X: ArrayLike,
-        y: ArrayLike | None,
-        sample_weight: ArrayLike | None,
-        validation_data: ValidationData | None,
-    ) -> tuple[Samples, Samples | None]:
-        """What to train and what to score on."""
-        if self.optimizer is None:
-            self.network.refuse_hooks()
-        if y is None:
-            raise ValueError("y is missing: give the targets of X")
-        samples = self._samples(X, y, sample_weight)
-        if validation_data is None:
-            return samples, None
-        return samples, self._samples(*validation_parts(validation_data), prefix="validation ")
+    # What the above share.
 
-    def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
-        part = self.group.size > 1
-        return check_samples(self.network, self.loss, X, y, sample_weight, prefix, part=part)
-
-    def _fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        stopping: Stopping,
-        sample_weight: ArrayLike | None,
-        validation_data: ValidationData | None,
-        callbacks: Iterable[Callback],
-    ) -> History:
-        with self._meeting_others():
-            checked = check_callbacks(callbacks)
-        self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
-        return self.go_on(stopping, checked)
+    @classmethod
+    def _joined(cls) -> Group:
+        """The processes that a trainer is to share its work with."""
+        return current_group() if cls.trains_together else SERIAL
 
     @contextmanager
     def _meeting_others(self) -> Iterator[None]:
@@ -304,53 +326,105 @@ class Resumable(ABC, Generic[C]):
         with self.group.telling(), self.network.in_full_precision():
             yield
 
-    def _stopping_after(
+    def _read_again(self) -> Network:
+        """The model as it is now: it may have been converted or changed since the trainer was made."""
+        return Network(self.model)
+
+    def _check_data(
         self,
-        name: str,
-        more: int,
-        restore_best: bool,
-        patience: int | None,
-        target_score: float | None,
-        evaluate_every: int,
-    ) -> Stopping:
-        """When a run that has come this far ends, if it makes so many ``more`` of what ``name`` says."""
+        X: ArrayLike | Loader,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        validation_data: ValidationData | None,
+    ) -> tuple[Samples, Samples | None]:
+        """What to train and what to score on."""
+        if self.optimizer is None:
+            self.network.refuse_hooks()
+        samples = self._training_samples(X, y, sample_weight)
+        if validation_data is None:
+            return samples, None
+        return samples, self._samples(*validation_parts(validation_data), prefix="validation ")
+
+    def _training_samples(self, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Samples:
+        if y is None:
+            raise ValueError("y is missing: give the targets of X")
+        return self._samples(X, y, sample_weight)
+
+    def _samples(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, prefix: str = "") -> Samples:
+        part, mapped = self.group.size > 1, self.storage is not None
+        return check_samples(self.network, self.loss, X, y, sample_weight, prefix, part=part, mapped=mapped)
+
+    def _fit(
+        self,
+        X: ArrayLike | Loader,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        validation_data: ValidationData | None,
+        callbacks: Iterable[Callback],
+        **stopping: Any,
+    ) -> History:
+        """Begin a run and go on with it; what says when it ends is refused before the data are looked at."""
+        with self._meeting_others():
+            until, checked = Stopping(**stopping), check_callbacks(callbacks)
+        self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
+        return self.go_on(until, checked)
+
+    def _continue_fit(self, more: int, callbacks: Iterable[Callback], **stopping: Any) -> History:
+        """Go on with a run for so many ``more`` iterations."""
         with self.group.telling():
-            done = len(self._whole_run().history)
-            check_integer(name, more, 0)
-            return Stopping(done + more, restore_best, patience, target_score, evaluate_every)
+            done = len(self._whole_state().history)
+            until = Stopping(done + check_integer(f"{self.unit}s", more, 0), **stopping)
+        return self.go_on(until, callbacks)
 
-    def _started(self) -> C:
-        if self._run is None:
+    def _started(self) -> S:
+        if self._state is None:
             raise RuntimeError("no run has been started; call start(X, y) or fit(X, y) first")
-        return self._run
+        return self._state
 
-    def _whole_run(self) -> C:
-        run = self._started()
-        if not run.whole:
+    def _whole_state(self) -> S:
+        """What the run remembers, if it can go on from there."""
+        state = self._started()
+        if not state.whole:
             raise RuntimeError(f"the last {self.unit} did not end; call start(X, y) to go on from the model's weights")
         self.network.refuse_changes(hooks=self.optimizer is not None)
-        run.refuse_changes()
-        return run
+        state.refuse_changes()
+        return state
 
-    def _scores(self, run: C) -> dict[str, Any]:
+    def _scores(self, state: S) -> dict[str, Any]:
         """The fields of a record that the true forward pass fills."""
-        return scores(self.model, self.loss, run.samples, run.validation, self.chunk_size, self.group)
+        return scores(self.model, self.loss, state.samples, state.validation, self.chunk_size, self.group)
 
-    def _record(self, run: C, objective: Objective, evaluated: bool) -> Record:
+    def _record(self, state: S, objective: Objective, evaluated: bool) -> Record:
         """Evaluate if asked and add the iteration to the history, whatever interrupts the evaluation."""
         found: dict[str, Any] = {}
-        try:
-            if evaluated:
-                found = self._scores(run)
-        finally:
-            record = Record(
-                iteration=run.iteration, seconds=run.seconds, optimizer=self.optimizer, **objective.terms(), **found
-            )
-            run.history.append(record)
+        with self.group.in_step():
+            try:
+                if evaluated:
+                    found = self._scores(state)
+            finally:
+                record = Record(
+                    iteration=state.iteration,
+                    seconds=state.seconds,
+                    optimizer=self.optimizer,
+                    **objective.terms(),
+                    **found,
+                )
+                state.history.append(record)
         return record
 
+    def _divergence(self, state: S) -> DivergenceError:
+        """What to raise where an iteration is not finite; the run is over."""
+        state.history.stop_reason = "diverged"
+        others = any(record.optimizer != self.optimizer for record in state.history)  # of a trainer before this one
+        unit = "iteration" if others else self.unit
+        return DivergenceError(
+            f"{unit} {state.iteration + 1} is not finite; the model holds the weights of {unit} "
+            f"{state.iteration} (the best ones with restore_best). {self.remedy}",
+            state.history,
+        )
 
-class CountsIterations(Resumable[C]):
+
+class CountsIterations(Trainer[S]):
     """One whose steps are iterations."""
 
     def fit(
@@ -376,9 +450,18 @@ class CountsIterations(Resumable[C]):
         on from the last iterate, also after ``restore_best``, but not after a Ctrl-C in the middle of an iteration: z
         and a are then half-way, and ``start`` begins anew from the weights, or :meth:`load` from a checkpoint.
         """
-        with self._meeting_others():
-            stopping = Stopping(iterations, restore_best, patience, target_score, evaluate_every)
-        return self._fit(X, y, stopping, sample_weight, validation_data, callbacks)
+        return self._fit(
+            X,
+            y,
+            sample_weight,
+            validation_data,
+            callbacks,
+            iterations=iterations,
+            restore_best=restore_best,
+            patience=patience,
+            target_score=target_score,
+            evaluate_every=evaluate_every,
+        )
 
     def continue_fit(
         self,
@@ -391,8 +474,90 @@ class CountsIterations(Resumable[C]):
         callbacks: Iterable[Callback] = (),
     ) -> History:
         """Up to ``iterations`` more steps of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``."""
-        stopping = self._stopping_after("iterations", iterations, restore_best, patience, target_score, evaluate_every)
-        return self.go_on(stopping, callbacks)
+        return self._continue_fit(
+            iterations,
+            callbacks,
+            restore_best=restore_best,
+            patience=patience,
+            target_score=target_score,
+            evaluate_every=evaluate_every,
+        )
+
+    def step(self, *, evaluate: bool = True) -> Record:
+        """One iteration; ``evaluate`` runs the model on the data for the record's losses and accuracies.
+
+        The run keeps its own weights and writes them to the model: what else changes the model's weights between two
+        steps is overwritten. ``start`` takes them up.
+        """
+        return self._next(evaluate)
+
+
+class CountsEpochs(Trainer[S]):
+    """One whose steps are epochs."""
+
+    unit = "epoch"
+
+    def fit(
+        self,
+        X: ArrayLike | Loader,
+        y: ArrayLike | None = None,
+        *,
+        epochs: int = 10,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Start from the model's weights and train for up to ``epochs``; the rest as in :meth:`ipdlam.IPDLAM.fit`.
+
+        For :class:`ipdlam.MiniBatchIPDLAM`, ``X`` alone may be any iterable of batches ``(x, y)`` or ``(x, y,
+        sample_weight)`` that can be gone through once for every epoch, such as a ``DataLoader``. Its training scores
+        are the mean losses as they were met. Ctrl-C ends an epoch between two batches, and ``continue_fit`` goes on
+        with the next one (with a loader, with the next epoch: a loader cannot be entered half-way). Of several
+        processes each gives its samples, or a loader of its parts of the batches; one that ends early goes on without
+        samples.
+        """
+        with self._meeting_others():
+            check_integer("epochs", epochs, 0)
+        return self._fit(
+            X,
+            y,
+            sample_weight,
+            validation_data,
+            callbacks,
+            iterations=epochs,
+            restore_best=restore_best,
+            patience=patience,
+            target_score=target_score,
+            evaluate_every=evaluate_every,
+        )
+
+    def continue_fit(
+        self,
+        *,
+        epochs: int = 10,
+        restore_best: bool = False,
+        patience: int | None = None,
+        target_score: float | None = None,
+        evaluate_every: int = 1,
+        callbacks: Iterable[Callback] = (),
+    ) -> History:
+        """Up to ``epochs`` more of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``.
+
+        As far as the steps were planned they go on descending; beyond, :class:`ipdlam.MiniBatchIPDLAM` lets them rise
+        again and descend over the new epochs.
+        """
+        return self._continue_fit(
+            epochs,
+            callbacks,
+            restore_best=restore_best,
+            patience=patience,
+            target_score=target_score,
+            evaluate_every=evaluate_every,
+        )
 
 
 def saved_as(checkpoint: Checkpoint) -> str:

@@ -9,7 +9,7 @@ from ipdlam.experiments.claims import Claim, Row, ahead, by, compared, judged, r
 from ipdlam.experiments.paper.defaults import LIBRARY, NOTHING, RIDGE
 from ipdlam.experiments.paper.setup import BATCH, LETTER, datasets, ipdlam
 from ipdlam.experiments.spec import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, scores
-from ipdlam.runs.methods import DEFAULTS, as_weight_proximity
+from ipdlam.runs.config import DEFAULTS, as_weight_proximity
 
 Inertia = float | tuple[float, float, float]  # alpha = beta = gamma, or the three of them
 
