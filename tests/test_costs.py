@@ -66,7 +66,7 @@ def test_the_state(widths):
 def test_layers_are_given_to_the_ranks_that_solve_for_them(widths, ranks, monkeypatch):
     given = {}
     monkeypatch.setattr(
-        ipdlam.fullbatch.trainer, "divide_work", lambda work, size: given.update(work) or divide_work(work, size)
+        ipdlam.fullbatch.passes, "divide_work", lambda work, size: given.update(work) or divide_work(work, size)
     )
     started(widths)
     assert costs.solve_owners(widths, ranks) == divide_work(given, ranks)

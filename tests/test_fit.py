@@ -553,7 +553,7 @@ def test_interrupt_in_the_middle_of_a_pass_leaves_the_best_weights_if_asked(monk
 
     def arm(record):
         if record.iteration == 3:
-            monkeypatch.setattr(ipdlam.fullbatch.trainer, "solve_weights", interrupted)
+            monkeypatch.setattr(ipdlam.fullbatch.passes, "solve_weights", interrupted)
 
     with no_stray_interrupt():
         history = IPDLAM(model).fit(X, Y, iterations=9, restore_best=True, callbacks=[snapshots, arm])

@@ -198,7 +198,7 @@ def test_the_variables_of_the_samples_are_let_go(data, tmp_path):
         def warn(self, text): ...
 
     job = jobs.Job(TrainConfig(data=str(data), **SETTINGS), RunFolder(tmp_path / "run"))
-    with mock.patch("ipdlam.jobs.curves", fake_curves):
+    with mock.patch("ipdlam.runs.job.curves", fake_curves):
         job.run(Watcher(), resume=False, stop=lambda record: None)
     assert alive == [False]
 
