@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -14,12 +14,13 @@ import typer
 
 from ipdlam.checks import LARGEST_RATE, check_integer, check_number
 from ipdlam.cli.options import with_settings
-from ipdlam.runs.config import LEARNING_RATES, MOST, ConfigError, TrainConfig, blamed_on_settings, convert
+from ipdlam.runs.config import MOST, ConfigError, TrainConfig, blamed_on_settings, convert
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ipdlam.network.history import History
+    from ipdlam.network.history import Record
+    from ipdlam.runs.compare import Comparison
     from ipdlam.runs.problem import Split
 
 WIDTH = 120  # of the table
@@ -105,7 +106,8 @@ def compare(
     if "data" not in settings:
         raise ConfigError("say what to compare on: ipdlam compare digits (or mnist, fashion-mnist, a file or a folder)")
     batchwise = TrainConfig(method="minibatch").changed({name: settings.pop(name, None) for name in MINIBATCH})
-    config = TrainConfig().changed(settings)
+    own = {name: value for name in MINIBATCH if (value := getattr(batchwise, name)) is not None}
+    config = TrainConfig(method="ipdlam").changed(settings)
     rows_in_batch = convert("batch_size", batch_size, "int | None")
     count, budget = convert("seeds", seeds, "int"), convert("seconds", seconds, "float | None")
     with blamed_on_settings():
@@ -119,128 +121,116 @@ def compare(
         raise ConfigError(
             f"seeds {count} from --seed {config.seed} on go beyond the last, {MOST['seed']}; give a lower --seed"
         )
-
-    from rich.console import Console
-    from rich.progress import Progress
+    names = [name.strip() for name in methods.split(",") if name.strip()]
 
     from ipdlam.checkpoint.files import write_file
-    from ipdlam.cli.display import Outlet, silenced
-    from ipdlam.minibatch.batch import default_batch_size
     from ipdlam.network.history import plain
-    from ipdlam.runs.compare import (
-        ENDLESS,
-        Terms,
-        check_methods,
-        check_read,
-        compared_seeds,
-        mean_row,
-        row,
-        run_method,
-        title,
-    )
-    from ipdlam.runs.environment import environment
+    from ipdlam.runs.compare import ENDLESS, Comparison, Terms, check_methods, check_read, resolve_rates
     from ipdlam.runs.folder import is_taken, make_folder, new_path
-    from ipdlam.runs.plots import curves
     from ipdlam.runs.problem import Problem
 
-    names = [name.strip() for name in methods.split(",") if name.strip()]
     check_methods(names)
-    for name in rates:
-        if name and name not in names:
-            raise ConfigError(f"learning_rate names {name!r}, which is not among the methods {', '.join(names)}")
-        if name and name not in LEARNING_RATES:
-            raise ConfigError(f"learning_rate names {name!r}, which has none; leave it out")
-    own = {name: value for name in MINIBATCH if (value := getattr(batchwise, name)) is not None}
+    rates = resolve_rates(rates, names)
     if "minibatch" in names:
         config.of_method("minibatch")  # may refuse
     optional = {"learning_rate": learning_rate, "batch_size": rows_in_batch}
     check_read({**settings, **own, **{name: value for name, value in optional.items() if value is not None}}, names)
-    rates = {name: rates.get(name, rates.get("", own)) for name, own in LEARNING_RATES.items() if name in names}
     folder = new_path(config, f"compare-{Path(config.data).name}")
     if is_taken(folder):
         raise ConfigError(f"output {folder} exists already; choose another --output")
     problem = Problem(config, progress=True)
-    split = problem.split
-    if rows_in_batch is None:
-        rows_in_batch = default_batch_size(len(split.X))
-    terms = Terms(rates, rows_in_batch, budget, own)
+    terms = Terms(rates, problem.batch_size(rows_in_batch), budget, own)
     iterations = ENDLESS if budget is not None and "iterations" not in settings else config.rounds
-
+    comparison = Comparison(problem, names, range(config.seed, config.seed + count), iterations, terms)
     make_folder(folder)
-
-    outlet: Any = Outlet(sys.stdout)
-    console = Console(file=outlet, highlight=False, soft_wrap=True, markup=False)
-    console.width = max(console.width, WIDTH)  # lines may wrap, but numbers are not cut off
-    console.print(problem.heading)
-    told = f"{count} seeds from {config.seed}" if count > 1 else f"seed {config.seed}"
-    told += f", {config.loss} loss" + ("" if budget is None else f", {budget:g} s of training each")
-    if rates:
-        told += f"; rates {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}"
-    if rates or "minibatch" in names:
-        told += f", batches of {rows_in_batch}"
-    console.print(f"{config.initialisation} initialisation, {told}")
-    histories: dict[tuple[str, int], History] = {}
-    bars = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with warnings.catch_warnings(), bars as progress:
-        warnings.showwarning = lambda message, *details, **more: console.print(f"warning: {message}")
-        for name, seed in ((name, seed) for seed in range(config.seed, config.seed + count) for name in names):
-            task = progress.add_task(title(name), total=iterations if budget is None else budget)
-
-            def advance(record, task=task):  # type: ignore[no-untyped-def]
-                progress.update(task, completed=record.iteration if budget is None else record.seconds)
-
-            histories[name, seed] = run_method(problem, name, seed, iterations, terms, advance)
-            if histories[name, seed].stop_reason == "interrupted":
-                break
-    shared = compared_seeds(histories)
-    shown = shared or [config.seed]
-    runs = {name: [histories[name, seed] for seed in shown if histories.get((name, seed))] for name in names}
-    found = {name: [row(name, history) for history in each] for name, each in runs.items() if each}
-    rows = [each[0] if count == 1 else mean_row(each) for each in found.values()]
-    labels = {(name, seed): name if count == 1 else f"{name}, seed {seed}" for name, seed in histories}
-
-    content = {
-        "command": f"ipdlam {shlex.join(sys.argv[1:])}",
-        "environment": environment(),
-        "config": config.resolved().to_dict(),
-        "minibatch": config.of_method("minibatch", **own).suited() if "minibatch" in names else None,
-        "learning_rates": rates,
-        "batch_size": rows_in_batch,
-        "seeds": count,
-        "compared_seeds": shared,
-        "seconds": budget,
-        "samples": len(split.X),
-        "network": list(problem.widths),
-        "scored_on": split.scored_on,
-        "rows": rows,
-        "histories": {labels[run]: json.loads(history.to_json()) for run, history in histories.items()},
-    }
-    write_file(folder / "comparison.json", (json.dumps(plain(content), indent=1) + "\n").encode())
-    console.print()
-    console.print(as_table(rows, split))
-    if count > 1:
-        which = f"{count} seeds" if len(shared) == count else f"the seeds that all methods finished, {listed(shared)}"
-        means = f"means of {which}; ± is half the distance from the lowest to the highest"
-        console.print(means if shared else f"no seed was finished by all methods; this is seed {config.seed}")
-    for (name, seed), history in histories.items():
-        label = labels[name, seed].replace(name, title(name), 1)
-        if history.stop_reason in ("diverged", "interrupted"):
-            console.print(f"{label} {history.stop_reason} after {len(history)} iterations")
-
-    drawn = {title(name): each[0] for name, each in runs.items() if each}
-    console.print(f"\nresults: {folder / 'comparison.json'}")
-    if drawn:
-        heading = problem.title if count == 1 else f"{problem.title}, seed {shown[0]}"
-        try:
-            console.print(f"curves:  {curves(drawn, folder / 'curves.png', title=heading)}")
-        except ImportError as error:
-            console.print(str(error))
-        except Exception as error:  # the comparison is written
-            console.print(f"warning: the curves were not drawn: {error or type(error).__name__}")
-    if outlet.lost is not None:
-        print(f"warning: {silenced(outlet)}; the results are in {folder / 'comparison.json'}", file=sys.stderr)
-    if any(history.stop_reason == "interrupted" for history in histories.values()):
+    file = folder / "comparison.json"
+    screen = Screen(comparison)
+    screen.run()
+    content = comparison.content(f"ipdlam {shlex.join(sys.argv[1:])}")
+    write_file(file, (json.dumps(plain(content), indent=1) + "\n").encode())
+    screen.end(file)
+    if comparison.was_interrupted:
         raise typer.Exit(130)
+
+
+class Screen:
+    """What a person sees of a comparison."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        from rich.console import Console
+
+        from ipdlam.cli.display import Outlet
+
+        self.comparison = comparison
+        self.outlet = Outlet(sys.stdout)
+        stream: Any = self.outlet  # all of a file that is needed
+        self.console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
+        self.console.width = max(self.console.width, WIDTH)  # lines may wrap, but numbers are not cut off
+
+    def run(self) -> None:
+        """Say what is compared, and show a bar for every run."""
+        from rich.progress import Progress
+
+        from ipdlam.runs.compare import title
+
+        comparison, console = self.comparison, self.console
+        terms, count, config = comparison.terms, len(comparison.seeds), comparison.problem.config
+        console.print(comparison.problem.heading)
+        told = f"{count} seeds from {config.seed}" if count > 1 else f"seed {config.seed}"
+        told += f", {config.loss} loss" + ("" if terms.seconds is None else f", {terms.seconds:g} s of training each")
+        if terms.learning_rates:
+            told += f"; rates {', '.join(f'{name} {rate:g}' for name, rate in terms.learning_rates.items())}"
+        if terms.learning_rates or "minibatch" in comparison.methods:
+            told += f", batches of {terms.batch_size}"
+        console.print(f"{config.initialisation} initialisation, {told}")
+        bars = Progress(console=console, transient=True, disable=not console.is_terminal)
+        with warnings.catch_warnings(), bars as progress:
+            warnings.showwarning = lambda message, *details, **more: console.print(f"warning: {message}")
+
+            def begin(method: str) -> Callable[[Record], None]:
+                task = progress.add_task(title(method), total=terms.seconds or comparison.iterations)
+
+                def advance(record: Record) -> None:
+                    progress.update(task, completed=record.iteration if terms.seconds is None else record.seconds)
+
+                return advance
+
+            comparison.run(begin)
+
+    def end(self, file: Path) -> None:
+        """The table, what it is of, and where the rest is."""
+        from ipdlam.cli.display import silenced
+        from ipdlam.runs.compare import title
+        from ipdlam.runs.plots import curves
+
+        comparison, console, problem = self.comparison, self.console, self.comparison.problem
+        count, shared = len(comparison.seeds), comparison.compared
+        console.print()
+        console.print(as_table(comparison.rows(), problem.split))
+        if count > 1:
+            which = (
+                f"{count} seeds" if len(shared) == count else f"the seeds that all methods finished, {listed(shared)}"
+            )
+            means = f"means of {which}; ± is half the distance from the lowest to the highest"
+            first = comparison.seeds.start
+            console.print(means if shared else f"no seed was finished by all methods; this is seed {first}")
+        for (method, seed), history in comparison.histories.items():
+            if history.stop_reason in ("diverged", "interrupted"):
+                label = comparison.label(method, seed).replace(method, title(method), 1)
+                console.print(f"{label} {history.stop_reason} after {len(history)} iterations")
+        console.print(f"\nresults: {file}")
+        drawn = {title(method): each[0] for method, each in comparison.runs().items()}
+        if drawn:
+            seed = (shared or comparison.seeds)[0]
+            heading = problem.title if count == 1 else f"{problem.title}, seed {seed}"
+            try:
+                console.print(f"curves:  {curves(drawn, file.with_name('curves.png'), title=heading)}")
+            except ImportError as error:
+                console.print(str(error))
+            except Exception as error:  # the comparison is written
+                console.print(f"warning: the curves were not drawn: {error or type(error).__name__}")
+        if self.outlet.lost is not None:
+            print(f"warning: {silenced(self.outlet)}; the results are in {file}", file=sys.stderr)
 
 
 def listed(seeds: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from ipdlam.baselines import BackPropagation
 from ipdlam.checkpoint.files import readable
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.history import plain
@@ -67,9 +68,12 @@ def gap(record: Record, gaps: tuple[float, ...]) -> str:
 
 def batch_line(job: Job) -> str | None:
     """How mini-batches are made, where the method goes by them."""
-    if not isinstance(job.trainer, MiniBatchIPDLAM):
-        return None
-    return f"{job.total} epochs, batches of {job.trainer.batch_size}, step {job.trainer.settings.step:g}"
+    trainer = job.trainer
+    if isinstance(trainer, MiniBatchIPDLAM):
+        return f"{job.total} epochs, batches of {trainer.batch_size}, step {trainer.settings.step:g}"
+    if isinstance(trainer, BackPropagation):
+        return f"{job.total} epochs, batches of {trainer.batch_size}, rate {trainer.learning_rate:g}"
+    return None
 
 
 def checkpoint_line(job: Job) -> str | None:
@@ -259,7 +263,9 @@ class Lines(Quiet):
             kept = "the best iterate was kept" if job.config.restore_best else "the last iterate was kept"
             if best is not None:
                 self.say(f"best on the {where}: {scored(best)} at {job.unit} {best.iteration}; {kept}")
-            self.say(f"{counted(history, job.unit)}, {last.seconds:.1f} s of training, ended by: {history.stop_reason}")
+            self.say(
+                f"{counted(job.config, history)}, {last.seconds:.1f} s of training, ended by: {history.stop_reason}"
+            )
         for label, path in (("model", folder.model), ("curves", folder.curves)):
             if path.is_file():
                 self.say(f"{label + ':':8}{path}")

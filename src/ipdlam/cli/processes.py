@@ -6,7 +6,7 @@ import os
 import sys
 
 from ipdlam.errors import DistributedError
-from ipdlam.runs.config import ConfigError, TrainConfig
+from ipdlam.runs.config import OURS, ConfigError, TrainConfig
 
 TIMEOUT = 600.0  # seconds; a pass over a rank's samples, or a checkpoint, must not take longer than another's by more
 
@@ -51,6 +51,8 @@ def timeout() -> float:
 
 def check_shareable(config: TrainConfig) -> None:
     """Refuse what several processes cannot train together."""
+    if config.chosen not in OURS:
+        raise ConfigError(f"torchrun trains with {', '.join(OURS)}, got the method {config.chosen}; choose one of them")
     if config.then is not None:
         raise ConfigError("torchrun trains in one stage; leave out --then, and go on with the model in one process")
     if config.output is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:

@@ -41,21 +41,21 @@ def train(
 
     Examples:
 
-      ipdlam train digits
+      ipdlam train mnist
 
-      ipdlam train mnist --hidden 1500,1500 --iterations 200 --output runs/mnist
+      ipdlam train mnist --hidden 500,500 --batch-size 512 --epochs 20 --output runs/mnist
 
-      ipdlam train mnist --batch-size 512 --epochs 10
+      ipdlam train mnist --method ipdlam --hidden 1500,1500 --iterations 200
 
       ipdlam train measurements.csv --label species --loss cross_entropy
 
-      ipdlam train mnist --iterations 5 --then adam --then-epochs 10
+      ipdlam train mnist --epochs 3 --then adam --then-epochs 10
 
       ipdlam train --resume runs/mnist
 
-    torchrun --nproc-per-node=2 -m ipdlam train mnist --output runs/shared trains in two processes, by either method.
+    torchrun --nproc-per-node=2 -m ipdlam train mnist --output runs/shared trains in two processes.
 
-    With --batch-size or --epochs, and no --method, it trains on mini-batches.
+    It trains on mini-batches. --method ipdlam is the method of the paper, on all samples at once.
 
     Ctrl-C finishes the iteration or epoch, writes a checkpoint and stops; --resume goes on from there, bit for bit.
     """

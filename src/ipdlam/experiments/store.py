@@ -16,24 +16,23 @@ from typing import Any
 
 from torch import nn
 
-from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation, BatchByBatch
+from ipdlam.baselines import BCD, DLADMM
 from ipdlam.checkpoint.files import LOCK, NOTHING_LOST, exclusive, unwritable, write_file
 from ipdlam.checkpoint.format import in_series, series
 from ipdlam.errors import CheckpointError, DivergenceError
 from ipdlam.experiments.spec import START, RunResult, RunSpec
 from ipdlam.fullbatch.trainer import IPDLAM
-from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.history import History, Record
 from ipdlam.prox import Ridge
+from ipdlam.runs import problem as problems
 from ipdlam.runs.config import TrainConfig
 from ipdlam.runs.environment import environment
-from ipdlam.runs.problem import TRAINERS, Problem
+from ipdlam.runs.problem import Problem
 from ipdlam.training.callbacks import Checkpoints
 from ipdlam.training.loop import Stopping
 from ipdlam.training.trainer import Trainer
 
 CHECKPOINT_EVERY = 20
-KINDS = {**TRAINERS, "batch-by-batch": BatchByBatch}
 # What a specification of ipdlam or dlam means where it does not say; the library's own defaults may change.
 UNSAID = {"penalty": START, "penalty_growth": 1.1, "penalty_max": 1e6}
 GO_ON = "; then the same command goes on from the checkpoint before, or anew where there is none"
@@ -285,25 +284,19 @@ def advance(trainer: Trainer[Any], iterations: int, spec: RunSpec, work: Path, c
 
 
 def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Trainer[Any]:
-    """The method of a specification with its settings; on mini-batches the seed is that of the order of the samples.
+    """The method of a specification with its settings.
 
     ``ridge`` is the strength of the regularizer of ``ipdlam`` and ``dlam``, which have none without it.
     """
     settings: dict[str, Any] = {"loss": spec.loss, **dict(spec.settings)}
-    if spec.method in OPTIMIZERS:
-        return BackPropagation(model, spec.method, seed=seed, **settings)
-    kind = KINDS[spec.method]
-    if issubclass(kind, IPDLAM):
+    if spec.method in ("ipdlam", "dlam"):
         strength = settings.pop("ridge", None)
         settings = {**UNSAID, **settings, "regularizer": None if strength is None else Ridge(strength)}
-        if kind is IPDLAM:
+        if spec.method == "ipdlam":
             settings = {"inertia": 0.7, "proximity": 1.0, "weight_proximity": None, **settings}
-    elif kind is MiniBatchIPDLAM:
-        settings["seed"] = seed
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="inertia .* is 1 or more")  # that is what Table 1 is about
-        trainer: Trainer[Any] = kind(model, **settings)
-    return trainer
+        return problems.make_trainer(spec.method, model, seed, settings)
 
 
 def passes_of(trainer: Trainer[Any]) -> int:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipdlam.baselines import OPTIMIZERS, BackPropagation
 from ipdlam.errors import DivergenceError, StopTraining
 from ipdlam.network.history import History, Record
-from ipdlam.runs.config import DEFAULTS, METHODS, ConfigError, TrainConfig, blamed_on_settings
-from ipdlam.runs.problem import TRAINERS, Problem
+from ipdlam.runs.config import DEFAULTS, LEARNING_RATES, METHODS, OURS, ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.runs.environment import environment
+from ipdlam.runs.problem import Problem
 from ipdlam.training.loop import Stopping
 
-KNOWN = (*TRAINERS, *OPTIMIZERS)
 TITLES = {
     **{"ipdlam": "iPDLAM", "dlam": "DLAM", "bcd": "BCD", "dladmm": "dlADMM", "minibatch": "mini-batch iPDLAM"},
     **{"sgd": "SGD", "amsgrad": "AMSGrad", "rmsprop": "RMSprop", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam"},
@@ -34,29 +34,117 @@ class Terms:
     seconds: float | None = None  # of training, for each run
     minibatch: Mapping[str, Any] = field(default_factory=dict)  # the settings that no other method has
 
+    def of_method(self, method: str) -> dict[str, Any]:
+        """The settings of one method; what is not ours is compared as it is by default."""
+        own: dict[str, Any] = {} if method in OURS else dict.fromkeys(DEFAULTS[method])
+        if method in self.learning_rates:
+            own["learning_rate"] = self.learning_rates[method]
+        if "batch_size" in DEFAULTS[method]:
+            own["batch_size"] = self.batch_size
+        return {**own, **(self.minibatch if method == "minibatch" else {})}
+
 
 def check_methods(methods: Sequence[str]) -> None:
     """Refuse unknown names and repeated ones."""
     for method in methods:
-        if method not in KNOWN:
-            raise ConfigError(f"methods holds {method!r}; known are {', '.join(KNOWN)}")
+        if method not in METHODS:
+            raise ConfigError(f"methods holds {method!r}; known are {', '.join(METHODS)}")
     if not methods or len(set(methods)) < len(methods):
         raise ConfigError(f"methods must name each method once, got {', '.join(methods) or 'none'}")
 
 
 def check_read(given: Mapping[str, Any], methods: Sequence[str]) -> None:
-    """Refuse settings that none of the methods reads."""
+    """Refuse settings that none of the methods reads; what others are compared with keeps its own."""
     for name, value in given.items():
         if name == "iterations":  # of every method, here: those that count epochs take it for them
             continue
-        readers = [method for method, settings in DEFAULTS.items() if name in settings]
-        optimizers = OPTIMIZERS if name in ("learning_rate", "batch_size") else ()
+        readers = [method for method in OURS if name in DEFAULTS[method]]
+        optimizers = LEARNING_RATES if name in ("learning_rate", "batch_size") else ()
         if (readers or optimizers) and not {*readers, *optimizers} & {*methods}:
             some = ", ".join([*readers, *(["the optimizers"] if optimizers else [])])
             raise ConfigError(
                 f"{name} is for {some}, got {value}, and none of the methods {', '.join(methods)} reads it; add one "
                 "that does, or leave it out"
             )
+
+
+def resolve_rates(given: Mapping[str, float], methods: Sequence[str]) -> dict[str, float]:
+    """The rate of every optimizer among the methods; one without a name is for all that are not named."""
+    for name in given:
+        if name and name not in methods:
+            raise ConfigError(f"learning_rate names {name!r}, which is not among the methods {', '.join(methods)}")
+        if name and name not in LEARNING_RATES:
+            raise ConfigError(f"learning_rate names {name!r}, which has none; leave it out")
+    return {name: given.get(name, given.get("", own)) for name, own in LEARNING_RATES.items() if name in methods}
+
+
+@dataclass
+class Comparison:
+    """Some methods on one problem, each with some seeds, and what has become of them so far."""
+
+    problem: Problem
+    methods: Sequence[str]
+    seeds: range
+    iterations: int
+    terms: Terms
+    histories: dict[tuple[str, int], History] = field(default_factory=dict)
+
+    def run(self, begin: Callable[[str], Callable[[Record], Any]]) -> None:
+        """Make all runs, until one is interrupted; ``begin`` is told the method of each and gives its callback."""
+        for seed in self.seeds:
+            for method in self.methods:
+                history = run_method(self.problem, method, seed, self.iterations, self.terms, begin(method))
+                self.histories[method, seed] = history
+                if history.stop_reason == "interrupted":
+                    return
+
+    @property
+    def was_interrupted(self) -> bool:
+        return any(history.stop_reason == "interrupted" for history in self.histories.values())
+
+    @property
+    def compared(self) -> list[int]:
+        """The seeds that all methods have finished."""
+        return compared_seeds(self.histories)
+
+    def runs(self) -> dict[str, list[History]]:
+        """What is shown of each method: its runs with the seeds that are compared, or with the first."""
+        seeds = self.compared or [self.seeds.start]
+        found = {
+            method: [self.histories[method, seed] for seed in seeds if self.histories.get((method, seed))]
+            for method in self.methods
+        }
+        return {method: histories for method, histories in found.items() if histories}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for every method: its run, or the means of its seeds."""
+        found = [[row(method, history) for history in each] for method, each in self.runs().items()]
+        return [each[0] if len(self.seeds) == 1 else mean_row(each) for each in found]
+
+    def label(self, method: str, seed: int) -> str:
+        """The name of a run."""
+        return method if len(self.seeds) == 1 else f"{method}, seed {seed}"
+
+    def content(self, command: str) -> dict[str, Any]:
+        """All of it, for a file."""
+        problem, config, terms = self.problem, self.problem.config, self.terms
+        has_batches = "minibatch" in self.methods
+        return {
+            "command": command,
+            "environment": environment(),
+            "config": config.resolved().to_dict(),
+            "minibatch": config.of_method("minibatch", **terms.minibatch).suited() if has_batches else None,
+            "learning_rates": dict(terms.learning_rates),
+            "batch_size": terms.batch_size,
+            "seeds": len(self.seeds),
+            "compared_seeds": self.compared,
+            "seconds": terms.seconds,
+            "samples": len(problem.split.X),
+            "network": list(problem.widths),
+            "scored_on": problem.split.scored_on,
+            "rows": self.rows(),
+            "histories": {self.label(*run): json.loads(history.to_json()) for run, history in self.histories.items()},
+        }
 
 
 def compared_seeds(histories: Mapping[tuple[str, int], History]) -> list[int]:
@@ -82,29 +170,15 @@ def run_method(
     """
     config, split = dataclasses.replace(problem.config, seed=seed), problem.split
     model = problem.make_model(config)
-    common: dict[str, Any] = {"validation_data": split.validation, "callbacks": [callback]}
-    if terms.seconds is not None:
-        common["callbacks"].append(clock(terms.seconds))
+    callbacks = [callback] if terms.seconds is None else [callback, clock(terms.seconds)]
     try:
         with blamed_on_settings():
-            if method in METHODS:
-                own = {"batch_size": terms.batch_size, **terms.minibatch} if method == "minibatch" else {}
-                config = config.of_method(method, **own)
-                if method == "minibatch" and terms.seconds is not None:
-                    iterations = min(iterations, affordable_epochs(problem, config, terms.seconds))
-                trainer = problem.make_trainer(model, config)
-                trainer.start(split.X, split.y, validation_data=split.validation)
-                return trainer.go_on(Stopping(iterations), common["callbacks"])
-            if method in TRAINERS:
-                history: History = TRAINERS[method](model, loss=config.loss).fit(
-                    split.X, split.y, iterations=iterations, **common
-                )
-                return history
-            rate, batch = terms.learning_rates[method], terms.batch_size
-            optimizer = BackPropagation(
-                model, method, loss=config.loss, learning_rate=rate, batch_size=batch, seed=seed
-            )
-            return optimizer.fit(split.X, split.y, epochs=iterations, **common)
+            config = config.of_method(method, **terms.of_method(method))
+            if method == "minibatch" and terms.seconds is not None:
+                iterations = min(iterations, affordable_epochs(problem, config, terms.seconds))
+            trainer = problem.make_trainer(model, config)
+            trainer.start(split.X, split.y, validation_data=split.validation)
+            return trainer.go_on(Stopping(iterations), callbacks)
     except DivergenceError as error:
         return error.history
     except KeyboardInterrupt:  # while nothing was trained yet

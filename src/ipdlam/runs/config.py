@@ -23,6 +23,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# The optimizers, each with the rate that suits it: they measure their steps in units of their own.
+LEARNING_RATES = {
+    "sgd": 0.05,
+    "adagrad": 0.01,
+    "adadelta": 1.0,
+    **dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax", "adamw", "nadam", "radam"), 0.001),
+}
 WHOLE_BATCH: dict[str, Any] = {
     "regularizer": "ridge",
     "regularizer_strength": None,  # the regularizer's own
@@ -34,8 +41,6 @@ WHOLE_BATCH: dict[str, Any] = {
     "iterations": 50,
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "ipdlam": {**WHOLE_BATCH, "inertia": (0.7,), "proximity": 1.0, "weight_proximity": "none"},
-    "dlam": WHOLE_BATCH,
     "minibatch": {
         "inertia": (0.7,),
         "proximity": 3.0,
@@ -46,10 +51,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "weight_decay": 0.0,
         "epochs": 10,
     },
+    "ipdlam": {**WHOLE_BATCH, "inertia": (0.7,), "proximity": 1.0, "weight_proximity": "none"},
+    "dlam": WHOLE_BATCH,
+    "bcd": {"proximity": 5.0, "iterations": 50},
+    "dladmm": {"penalty": 1e-6, "iterations": 50},
+    **{name: {"learning_rate": rate, "batch_size": None, "epochs": 10} for name, rate in LEARNING_RATES.items()},
 }
+"""Name of a method to the settings that it has and others have not, and what they are where nobody says."""
 METHODS = tuple(DEFAULTS)
+OURS = ("minibatch", "ipdlam", "dlam")  # the others are what these are held to
 OWN = tuple(dict.fromkeys(name for settings in DEFAULTS.values() for name in settings))
 """The settings that some methods have; all others are those of every method."""
+FULL_BATCH = tuple(name for name in DEFAULTS["ipdlam"] if name not in DEFAULTS["minibatch"])
+"""The settings of the paper's method that the one on mini-batches has not: to give one is to choose it."""
 
 ACTIVATIONS = ("relu", "leaky_relu", "hardtanh", "relu6", "sigmoid", "tanh", "softplus", "identity")
 LOSSES = ("squared", "huber", "absolute", "hinge", "squared_hinge", "logistic", "cross_entropy")
@@ -59,13 +73,6 @@ INITIALISATIONS = ("torch", "he", "paper")
 DTYPES = ("float32", "float64")
 TASKS = ("auto", "classification", "regression")
 CHECKPOINTS = ("exact", "light", "none")
-# The optimizers, each with the rate that suits it: they measure their steps in units of their own.
-LEARNING_RATES = {
-    "sgd": 0.05,
-    "adagrad": 0.01,
-    "adadelta": 1.0,
-    **dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax", "adamw", "nadam", "radam"), 0.001),
-}
 THEN_EPOCHS = 50
 
 DATA, NETWORK, METHOD, RUN, OUTPUT = "Data", "Network", "Method", "Run", "Output"
@@ -134,8 +141,9 @@ class TrainConfig:
     method: str | None = setting(
         None,
         METHOD,
-        "ipdlam; dlam: no inertia, no proximal terms; or minibatch: a forward pass and a step for every batch "
-        "[default: minibatch with --batch-size or --epochs, else ipdlam]",
+        "minibatch: a forward pass and a step for every batch; ipdlam: the paper's, on all samples at once; dlam: that "
+        f"without inertia and proximal terms; bcd, dladmm; or by back-propagation {', '.join(LEARNING_RATES)} "
+        "[default: minibatch; ipdlam with --iterations or another setting of its own]",
     )
     loss: str = setting("squared", METHOD, ", ".join(LOSSES))
     regularizer: str | None = setting(None, METHOD, ", ".join(REGULARIZERS))
@@ -154,7 +162,12 @@ class TrainConfig:
     penalty_max: float | None = setting(None, METHOD, "the upper bound of the penalty")
     order: str | None = setting(None, METHOD, f"{', '.join(ORDERS)}, or every block: z2,W2,a1,z1,W1")
     chunk_size: int | None = setting(None, METHOD, "samples visited at a time [default: as suits the cache]")
-    batch_size: int | None = setting(None, METHOD, "of minibatch [default: 512, or 64 below 10000 samples]")
+    batch_size: int | None = setting(
+        None, METHOD, "of minibatch and the optimizers [default: 512, or 64 below 10000 samples]"
+    )
+    learning_rate: float | None = setting(
+        None, METHOD, "of an optimizer [default: sgd 0.05, adagrad 0.01, adadelta 1, others 0.001]"
+    )
     step: float | None = setting(
         None,
         METHOD,
@@ -163,11 +176,12 @@ class TrainConfig:
     rank: int | None = setting(None, METHOD, "of minibatch: how many directions of a layer's inputs its metric knows")
     weight_decay: float | None = setting(None, METHOD, "of minibatch: its part of a step shrinks the weights")
 
-    iterations: int | None = setting(None, RUN, "iterations of ipdlam or dlam in all")
+    iterations: int | None = setting(None, RUN, "iterations in all, of ipdlam, dlam, bcd or dladmm")
     epochs: int | None = setting(
         None,
         RUN,
-        "epochs of minibatch in all, over which its steps descend; with more on resume they rise and descend anew",
+        "epochs in all, of minibatch, whose steps descend over them (with more on resume they rise and descend anew), "
+        "or of an optimizer",
     )
     then: str | None = setting(None, RUN, f"go on with an optimizer afterwards: {', '.join(LEARNING_RATES)}")
     then_epochs: int | None = setting(None, RUN, f"epochs of the optimizer [default: {THEN_EPOCHS}]")
@@ -218,13 +232,16 @@ class TrainConfig:
                     check_number(name, getattr(self, name), low=0.0)
             if self.weight_proximity is not None:
                 as_weight_proximity(self.weight_proximity)
-            if self.then_learning_rate is not None:
-                check_number("then_learning_rate", self.then_learning_rate, 0.0, LARGEST_RATE, strict=True)
+            for name in ("learning_rate", "then_learning_rate"):
+                if getattr(self, name) is not None:
+                    check_number(name, getattr(self, name), 0.0, LARGEST_RATE, strict=True)
             if self.target_score is not None:
                 check_number("target_score", self.target_score)
         for name, most in MOST.items():
             if (getattr(self, name) or 0) > most:
                 raise ConfigError(f"{name} must be at most {most}, got {getattr(self, name)}")
+        if self.then is not None and self.then == self.method:
+            raise ConfigError(f"then is {self.then}, which is the method itself; give more --epochs, or another method")
         for name in ("then_epochs", "then_learning_rate", "then_batch_size"):
             if self.then is None and getattr(self, name) is not None:
                 raise ConfigError(
@@ -255,17 +272,24 @@ class TrainConfig:
         elif method == "minibatch" and name == "inertia" and len(value) != 1:
             raise ConfigError(f"inertia of minibatch is one number, that of the weights, got {given}; give one number")
         elif name not in DEFAULTS[method]:
-            by = None if self.method is not None else "--epochs" if self.batch_size is None else "--batch-size"
-            why = "" if by is None or method != "minibatch" else f", which {by} selects"
-            todo = remedy(name, method, by, self.then)
-            raise ConfigError(f"{name} means nothing to {method}{why}, got {given}; {todo}")
+            by = self._chooser
+            why = "" if by is None else f", which {by} selects"
+            raise ConfigError(
+                f"{name} means nothing to {method}{why}, got {given}; {remedy(name, method, by, self.then)}"
+            )
 
     @property
     def chosen(self) -> str:
-        """The method: what is given by batches or epochs is on mini-batches."""
+        """The method: that on mini-batches, unless another is named, or a setting given that only the paper's has."""
         if self.method is not None:
             return self.method
-        return "ipdlam" if self.batch_size is None and self.epochs is None else "minibatch"
+        return "minibatch" if self._chooser is None else "ipdlam"
+
+    @property
+    def _chooser(self) -> str | None:
+        """The option that chose the method, where it was not named."""
+        names = () if self.method is not None else (name for name in FULL_BATCH if getattr(self, name) is not None)
+        return next((f"--{name.replace('_', '-')}" for name in names), None)
 
     @property
     def unit(self) -> str:
@@ -445,15 +469,15 @@ def as_weight_proximity(text: str) -> tuple[float, ...] | None:
 
 def remedy(name: str, method: str, selected_by: str | None, then: str | None) -> str:
     """What to do about a setting that a method has not; ``selected_by`` is the option that chose the method."""
+    leave = "" if selected_by is None else f", or leave out {selected_by}"
     if name == "iterations":
-        return "give --epochs instead" + ("" if selected_by is None else f", or leave out {selected_by}")
-    if method == "minibatch":
-        return "leave it out"
+        return f"give --epochs instead{leave}"
     if name == "epochs":
-        return "give --iterations instead, or say --method minibatch"
+        return f"give --iterations instead{leave}, or say --method minibatch"
     if name == "batch_size" and then is not None:
         return f"give --then-batch-size for the batches of {then}, or say --method minibatch"
-    return "say --method minibatch, or leave it out"
+    readers = [other for other in OURS if name in DEFAULTS[other]] or ["an optimizer"]
+    return f"leave it out, or say --method {readers[0]}" if readers[0] in OURS else "leave it out, or name an optimizer"
 
 
 def shown(value: Any) -> str:

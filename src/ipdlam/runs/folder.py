@@ -100,7 +100,10 @@ class RunFolder:
 
     def read_config(self) -> TrainConfig:
         """The configuration the run was made with; where its folder of data is gone, they are searched for anew."""
-        config = TrainConfig().changed(read_toml(self.config))
+        given = read_toml(self.config)
+        if "method" not in given and not {"batch_size", "epochs"} & set(given):
+            given["method"] = "ipdlam"  # the default when runs did not say which
+        config = TrainConfig().changed(given)
         gone = config.data_dir is not None and not os.path.isdir(os.path.expanduser(config.data_dir))
         return config.changed({"data_dir": None}) if gone else config
 

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
+from ipdlam.baselines import BackPropagation
 from ipdlam.checkpoint.files import read_plain
-from ipdlam.checkpoint.format import discard, in_series, refuse_unread, series
+from ipdlam.checkpoint.format import Checkpoint, discard, in_series, refuse_unread, series
 from ipdlam.checkpoint.together import read_together
 from ipdlam.checks import differences
 from ipdlam.distributed.group import SERIAL, Group
@@ -118,10 +119,10 @@ class Job:
     @property
     def handover(self) -> int | None:
         """How many iterations came before the second stage, or None in the first one."""
-        if self.trainer.optimizer is None:
+        if self.trainer is not self.optimizer:
             return None
-        history = self.trainer.history
-        return len(history) if history.handover is None else history.handover
+        found = handover_of(self.config, self.trainer.history)
+        return len(self.trainer.history) if found is None else found
 
     @property
     def total(self) -> int:
@@ -244,7 +245,7 @@ class Job:
         if self.group.is_first:
             kept_going(partial(self._finish, watcher=watcher), watcher)(history)
         return OutOfMemoryError(
-            f"memory ran out after {counted(history, self.unit)}; the last weights are in {self.folder.model}, and "
+            f"memory ran out after {counted(self.config, history)}; the last weights are in {self.folder.model}, and "
             f"--resume {self.folder.path} goes on from the last checkpoint, or from the beginning if there is none. To "
             f"need less, {self._memory_remedy()}",
             history,
@@ -307,10 +308,10 @@ class Job:
                 f"{folder.path} has light checkpoints, which hold the weights alone: it cannot go on where it stopped; "
                 "start a new run, with --checkpoint exact"
             )
-        if self.optimizer is not None and saved_as(checkpoint) == self.optimizer.saved_as:
+        if self.optimizer is not None and is_by(checkpoint, self.optimizer):
             self.trainer = self.optimizer
         self.trainer.take_up(checkpoint, split.X, split.y, validation_data=split.validation)
-        check_first_stage(folder.read_config(), self.config, self.trainer.history.handover)
+        check_first_stage(folder.read_config(), self.config, self.handover)
         for path in newer if self.group.is_first else ():  # they are damaged, and it was said
             discard(path)
         stage = "" if self.config.then is None else f", with {self.stage}"
@@ -373,12 +374,25 @@ def check_first_stage(before: TrainConfig, now: TrainConfig, handover: int | Non
         )
 
 
-def counted(history: History, unit: str = "iteration") -> str:
-    """How many iterations, or what ``unit`` says, a run has made, and how many epochs of an optimizer after them."""
-    handover = history.handover
+def handover_of(config: TrainConfig, history: History) -> int | None:
+    """How many iterations came before the optimizer of the second stage; None where it has made no epoch."""
+    places = (place for place, record in enumerate(history) if record.optimizer == config.then)
+    return None if config.then is None else next(places, None)
+
+
+def is_by(checkpoint: Checkpoint, optimizer: BackPropagation) -> bool:
+    """Whether a checkpoint was saved by this optimizer."""
+    settings = checkpoint.content.get("settings")
+    own = isinstance(settings, dict) and settings.get("optimizer") == optimizer.optimizer
+    return own and saved_as(checkpoint) == optimizer.saved_as
+
+
+def counted(config: TrainConfig, history: History) -> str:
+    """How many iterations or epochs a run has made, and how many epochs of an optimizer after them."""
+    handover = handover_of(config, history)
     if handover is None:
-        return f"{len(history)} {unit}s"
-    return f"{handover} {unit}s and {len(history) - handover} epochs of {history[-1].optimizer}"
+        return f"{len(history)} {config.unit}s"
+    return f"{handover} {config.unit}s and {len(history) - handover} epochs of {config.then}"
 
 
 def check_apart(config: TrainConfig, folder: RunFolder) -> None:
@@ -401,12 +415,13 @@ def finished(folder: RunFolder, config: TrainConfig) -> str | None:
         history = folder.read_history()
     except CheckpointError:  # the checkpoints have their own
         return None
-    reason = ending(config, history, history.handover)
-    if reason is None or hands_over(config, history.handover, reason):
+    handover = handover_of(config, history)
+    reason = ending(config, history, handover)
+    if reason is None or hands_over(config, handover, reason):
         return None
     option = f"--{reason.replace('_', '-')}"
     return (
-        f"{folder.path} is finished: {counted(history, config.unit)}, ended by: {reason}; to go on, give a larger "
+        f"{folder.path} is finished: {counted(config, history)}, ended by: {reason}; to go on, give a larger "
         f"{option}: ipdlam train --resume {folder.path} {option} ..."
     )
 
@@ -422,5 +437,5 @@ def resumed_config(folder: RunFolder, given: dict[str, object]) -> TrainConfig:
                 f"{', '.join(CHANGEABLE)} may change. Start a new run instead"
             )
     with suppress(CheckpointError):  # a history that cannot be read; the checkpoints have their own
-        check_first_stage(config, changed, folder.read_history().handover)
+        check_first_stage(config, changed, handover_of(config, folder.read_history()))
     return changed

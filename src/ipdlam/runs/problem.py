@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ipdlam.baselines import BCD, DLADMM, BackPropagation
+from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation, BatchByBatch
 from ipdlam.datasets import Dataset, load, varying, warn_of_constants
 from ipdlam.distributed.group import Span
 from ipdlam.fullbatch.trainer import DLAM, IPDLAM
@@ -21,15 +22,26 @@ from ipdlam.network.initialise import mlp
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
 from ipdlam.runs.config import ConfigError, TrainConfig, as_weight_proximity, blamed_on_settings
 from ipdlam.runs.model_file import TrainedModel, standardised
+from ipdlam.training.trainer import Trainer
 
 TRAINERS: dict[str, Any] = {
+    "minibatch": MiniBatchIPDLAM,
     "ipdlam": IPDLAM,
     "dlam": DLAM,
-    "minibatch": MiniBatchIPDLAM,
     "bcd": BCD,
     "dladmm": DLADMM,
+    "batch-by-batch": BatchByBatch,  # for the experiments alone
 }
-"""Name to class of every method that does not back-propagate: those of ``ipdlam train``, then what they are held to."""
+"""Name to class of every method that does not back-propagate; ``OPTIMIZERS`` has the others."""
+
+
+def make_trainer(method: str, model: nn.Sequential, seed: int, settings: Mapping[str, Any]) -> Trainer[Any]:
+    """A method by name, with its settings; the seed is that of the order of the samples, where they are shuffled."""
+    if method in OPTIMIZERS:
+        return BackPropagation(model, method, seed=seed, **settings)
+    shuffled = {"seed": seed} if method == "minibatch" else {}
+    trainer: Trainer[Any] = TRAINERS[method](model, **settings, **shuffled)
+    return trainer
 
 
 @dataclass(frozen=True)
@@ -174,49 +186,46 @@ class Problem:
                 "there is; choose smaller ones for --hidden"
             ) from error
 
-    def make_trainer(self, model: nn.Sequential, config: TrainConfig | None = None) -> IPDLAM | MiniBatchIPDLAM:
+    def make_trainer(self, model: nn.Sequential, config: TrainConfig | None = None) -> Trainer[Any]:
         """The method of the configuration, or of another one, with its settings."""
         config = self.config if config is None else config
-        own = config.suited()
-        common: dict[str, Any] = {"loss": config.loss, "penalty": own["penalty"], "chunk_size": config.chunk_size}
         with blamed_on_settings():
-            if "inertia" in own:  # dlam has none
-                inertia = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]
-                common |= {"inertia": inertia, "proximity": own["proximity"]}
-            if "weight_proximity" in own:
-                given = as_weight_proximity(own["weight_proximity"])
-                common["weight_proximity"] = given[0] if given is not None and len(given) == 1 else given
-            if config.chosen == "minibatch":
-                common |= {name: own[name] for name in ("step", "rank", "weight_decay")}
-                common |= {"batch_size": self.batch_size(own["batch_size"]), "seed": config.seed}
-            else:
-                common |= {name: own[name] for name in ("penalty_growth", "penalty_max")}
-                common["regularizer"] = make_regularizer(own["regularizer"], own["regularizer_strength"])
-                order: str = own["order"]
-                common["order"] = [part.strip() for part in order.split(",")] if "," in order else order
-                common["storage"] = None if own["storage"] is None else Path(os.path.expanduser(own["storage"]))
-            trainer: IPDLAM | MiniBatchIPDLAM = TRAINERS[config.chosen](model, **common)
-            return trainer
-
-    def batch_size(self, given: int | None) -> int:
-        """The samples to a batch, or what suits their number where it is not given."""
-        return default_batch_size(len(self.split.X)) if given is None else given
+            return make_trainer(config.chosen, model, config.seed, self._arguments(config))
 
     def make_optimizer(self, model: nn.Sequential) -> BackPropagation | None:
         """The optimizer of the second stage with its settings, where the configuration has one."""
         config = self.config
-        if config.then is None or config.second_rate is None:
+        if config.then is None:
             return None
+        own = {"learning_rate": config.second_rate, "batch_size": self.batch_size(config.then_batch_size)}
         with blamed_on_settings():
-            return BackPropagation(
-                model,
-                config.then,
-                loss=config.loss,
-                learning_rate=config.second_rate,
-                batch_size=self.batch_size(config.then_batch_size),
-                seed=config.seed,
-                chunk_size=config.chunk_size,
-            )
+            common = {"loss": config.loss, "chunk_size": config.chunk_size}
+            optimizer = make_trainer(config.then, model, config.seed, {**common, **own})
+        assert isinstance(optimizer, BackPropagation)
+        return optimizer
+
+    def _arguments(self, config: TrainConfig) -> dict[str, Any]:
+        """The settings of a configuration as its trainer takes them."""
+        own = config.suited()
+        given = {name: value for name, value in own.items() if name not in ("iterations", "epochs")}
+        if "inertia" in own:
+            given["inertia"] = own["inertia"] if len(own["inertia"]) == 3 else own["inertia"][0]
+        if "weight_proximity" in own:
+            weights = as_weight_proximity(own["weight_proximity"])
+            given["weight_proximity"] = weights[0] if weights is not None and len(weights) == 1 else weights
+        if "batch_size" in own:
+            given["batch_size"] = self.batch_size(own["batch_size"])
+        if "regularizer" in own:
+            given["regularizer"] = make_regularizer(own["regularizer"], given.pop("regularizer_strength"))
+        if "order" in own and "," in own["order"]:
+            given["order"] = [part.strip() for part in own["order"].split(",")]
+        if own.get("storage") is not None:
+            given["storage"] = Path(os.path.expanduser(own["storage"]))
+        return {"loss": config.loss, "chunk_size": config.chunk_size, **given}
+
+    def batch_size(self, given: int | None) -> int:
+        """The samples to a batch, or what suits their number where it is not given."""
+        return default_batch_size(len(self.split.X)) if given is None else given
 
     def describe(self, model: nn.Sequential) -> TrainedModel:
         """The trained network with all that a prediction needs."""
