@@ -16,7 +16,11 @@ class SolveError(ArithmeticError):
     """A linear system of the method could not be solved."""
 
 
-class CheckpointError(RuntimeError):
+class FileError(RuntimeError):
+    """A file could not be written, or what was found is not what it should be; the message says what to do."""
+
+
+class CheckpointError(FileError):
     """A checkpoint could not be written, or what was found is not a whole one that fits."""
 
 

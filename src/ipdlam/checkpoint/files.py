@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import CheckpointError, FileError
 
 try:
     import fcntl
@@ -78,11 +78,11 @@ def clear(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: Path, size: int, comfort: str = "") -> Iterator[None]:
+def explained(path: Path, size: int, kind: type[FileError] = FileError) -> Iterator[None]:
     """Turn what the system says while ``path`` is written into one message with a remedy."""
     try:
         yield
-    except CheckpointError:
+    except FileError:
         raise
     except Exception as error:  # safetensors reports a full disk with an exception of its own
         parent = path.parent
@@ -94,7 +94,8 @@ def explained(path: Path, size: int, comfort: str = "") -> Iterator[None]:
             reason = f"the disk is full: {readable(size)} are needed; make room or save elsewhere"
         else:
             reason = f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"{path} was not written: {reason}{comfort}") from error
+        comfort = NOTHING_LOST if kind is CheckpointError else ""
+        raise kind(f"{path} was not written: {reason}{comfort}") from error
 
 
 def unwritable(folder: Path) -> str | None:
@@ -138,7 +139,7 @@ def write_folder(path: Path, size: int, fill: Callable[[Path], None]) -> None:
     The folder appears under its name when all of it is on the disk; one of that name is replaced then. What earlier
     attempts at it left unfinished is removed.
     """
-    with explained(path, size, NOTHING_LOST):
+    with explained(path, size, CheckpointError):
         temporary = begin_folder(path, size)
         try:
             fill(temporary)

@@ -257,7 +257,7 @@ def series(folder: Path) -> list[Path]:
 
 def prune(folder: Path, keep: int) -> None:
     """Remove all checkpoints of a run but the newest ones, and what was left of others; folders of others stay."""
-    with explained(folder / MANIFEST, 0):
+    with explained(folder / MANIFEST, 0, CheckpointError):
         for path in [path for path in series(folder) if is_ours(path)][keep:]:
             discard(path)
         for prefix in (TEMPORARY, REPLACED):

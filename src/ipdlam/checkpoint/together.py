@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ipdlam.checkpoint.files import NOTHING_LOST, begin_folder, explained, publish_folder, sync, sync_files
+from ipdlam.checkpoint.files import begin_folder, explained, publish_folder, sync, sync_files
 from ipdlam.checkpoint.format import (
     Checkpoint,
     OwnRows,
@@ -24,6 +24,7 @@ from ipdlam.checkpoint.format import (
     write_parts,
 )
 from ipdlam.distributed.group import Group
+from ipdlam.errors import CheckpointError
 
 
 def write_together(group: Group, path: Path, tensors: Mapping[str, RowStore], content: dict[str, Any]) -> None:
@@ -35,20 +36,20 @@ def write_together(group: Group, path: Path, tensors: Mapping[str, RowStore], co
     size = int(group.total(state_bytes(own))[0]) + 1_000_000
 
     def begin() -> Path:
-        with explained(path, size, NOTHING_LOST):
+        with explained(path, size, CheckpointError):
             refuse_others(path)
             return begin_folder(path, size)
 
     temporary = group.first_does(begin)
 
     def finish(files: list[dict[str, Any]]) -> None:
-        with explained(path, size, NOTHING_LOST):
+        with explained(path, size, CheckpointError):
             write_manifest(temporary, content, files)
             sync_files(temporary)
             publish_folder(path)
 
     try:
-        with group.telling(), explained(path, size, NOTHING_LOST):
+        with group.telling(), explained(path, size, CheckpointError):
             files = write_parts(temporary, own, f"{group.rank:05}-")
             for file in files:  # the others' may not be whole yet
                 sync(temporary / file["name"])

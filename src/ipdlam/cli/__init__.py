@@ -17,10 +17,10 @@ from ipdlam.cli.report import report
 from ipdlam.cli.reproduce import reproduce
 from ipdlam.cli.train import train
 from ipdlam.errors import (
-    CheckpointError,
     DataError,
     DistributedError,
     DivergenceError,
+    FileError,
     OutOfMemoryError,
     SolveError,
     UnsupportedModelError,
@@ -85,7 +85,7 @@ def main() -> NoReturn:
         sys.stderr.close()
         sys.exit(141)
     except (
-        CheckpointError,
+        FileError,
         DataError,
         DistributedError,
         UnsupportedModelError,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.claims import FAILS, HOLDS, NOT_RUN, OPEN, PAPER, PARTLY, UNJUDGED, UNMEASURED
 from ipdlam.experiments.make import (
@@ -116,23 +116,21 @@ def load(folder: Path, name: str, scale: str) -> Content:
         data = json.loads(path.read_bytes())
         wrong = misfit(data, name, scale)
         if wrong:
-            raise CheckpointError(f"{wrong}; collect it {again}")
+            raise FileError(f"{wrong}; collect it {again}")
         results = check(experiment, data, Store(folder / "runs", folder / "unfinished"))
         panels = drawn_panels(experiment, results)
         if not panels:
-            raise CheckpointError(
-                f"it has no run of the first seed; make its runs: {data['command']}{elsewhere(folder)}"
-            )
+            raise FileError(f"it has no run of the first seed; make its runs: {data['command']}{elsewhere(folder)}")
         digest = drawing_digest(panels, results, experiment.title)
     except OSError as error:
-        raise CheckpointError(
+        raise FileError(
             f"{error.filename or path} cannot be read: {error.strerror or error}; change its permissions, or "
             f"remove what is in its place, then collect it {again}"
         ) from error
-    except (CheckpointError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (FileError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         damaged = f"damaged, {type(error).__name__}: {error}; collect it {again}"
-        reason = str(error) if isinstance(error, CheckpointError) else damaged
-        raise CheckpointError(f"{path} is refused: {reason}") from error
+        reason = str(error) if isinstance(error, FileError) else damaged
+        raise FileError(f"{path} is refused: {reason}") from error
     picture = path.with_suffix(".png")
     image = read_picture(picture, digest, f"draw it {again}")
     return Content(experiment, scale, data, picture, image, describe(experiment.title, panels))
@@ -175,13 +173,13 @@ def read_picture(path: Path, digest: str, remedy: str) -> bytes:
         image = path.read_bytes()
         shown = png_texts(image).get(DRAWN)
     except FileNotFoundError:
-        raise CheckpointError(f"the picture {path} is missing; {remedy}") from None
+        raise FileError(f"the picture {path} is missing; {remedy}") from None
     except OSError as error:
-        raise CheckpointError(f"the picture {path} cannot be read: {error.strerror or error}; {remedy}") from error
+        raise FileError(f"the picture {path} cannot be read: {error.strerror or error}; {remedy}") from error
     except (ValueError, struct.error) as error:
-        raise CheckpointError(f"the picture {path} is not a whole PNG file ({error}); {remedy}") from error
+        raise FileError(f"the picture {path} is not a whole PNG file ({error}); {remedy}") from error
     if shown != digest:
-        raise CheckpointError(f"the picture {path} does not show the runs of its experiment; {remedy}")
+        raise FileError(f"the picture {path} does not show the runs of its experiment; {remedy}")
     return image
 
 

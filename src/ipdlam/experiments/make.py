@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipdlam.checkpoint.files import sha256, write_file
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.experiments.claims import KNOWN, UNJUDGED
 from ipdlam.experiments.spec import Experiment, Panel, Results, RunResult, RunSpec
 from ipdlam.experiments.store import Store
@@ -218,20 +218,20 @@ def check(experiment: Experiment, content: Mapping[str, Any], store: Store) -> d
     again = command(experiment.name, scale, seeds)
     remedy = f"collect it again: {again} --collect{elsewhere(store.folder.parent)}"
     if not isinstance(digests, dict):
-        raise CheckpointError(f"{experiment.name}-{scale}: it does not hold the digests of its runs; {remedy}")
+        raise FileError(f"{experiment.name}-{scale}: it does not hold the digests of its runs; {remedy}")
     used = [spec for spec in all_runs(experiment, scale, seeds) if spec.key in digests]
     results = {spec.key: stored_before(spec, store, again) for spec in used}
     found = file_digests(results, store)
     for spec in used:
         if digests[spec.key] != found[spec.key]:
-            raise CheckpointError(
+            raise FileError(
                 f"{experiment.name}-{scale}: {store.path(spec)} ({spec.label}) is not the file that it was made of; "
                 f"put that one back or, if the run was made again, {remedy}"
             )
     expected = json.loads(json.dumps(collected(experiment, scale, seeds, results, found)))
     for name in {**expected, **content}:
         if name not in expected or content.get(name) != expected[name]:
-            raise CheckpointError(f"{experiment.name}-{scale}: {name} is not what its runs give; {remedy}")
+            raise FileError(f"{experiment.name}-{scale}: {name} is not what its runs give; {remedy}")
     return results
 
 
@@ -240,10 +240,10 @@ def stored_before(spec: RunSpec, store: Store, again: str) -> RunResult:
     remedy = f"{again} --only {shlex.quote(spec.label)}{elsewhere(store.folder.parent)}"
     try:
         found = store.read(spec)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}: {remedy}") from error
+    except FileError as error:
+        raise FileError(f"{error}: {remedy}") from error
     if found is None:
-        raise CheckpointError(f"the run {spec.key} ({spec.label}) is missing; make it again: {remedy}")
+        raise FileError(f"the run {spec.key} ({spec.label}) is missing; make it again: {remedy}")
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.experiments.contents import Content, base_name, png_texts, read_picture, reading_label
 from ipdlam.experiments.make import DRAWN
 from ipdlam.experiments.paper.setup import LETTER
@@ -137,7 +137,7 @@ def overview_picture(overview: Overview, path: Path) -> bytes:
     """The picture in that file, drawn anew unless the file shows the same already."""
     try:
         return read_picture(path, overview.digest, "")
-    except CheckpointError:
+    except FileError:
         save(draw(overview), path, {MARK: TITLE, DRAWN: overview.digest})
         return path.read_bytes()
 

@@ -19,7 +19,7 @@ from torch import nn
 from ipdlam.baselines import BCD, DLADMM
 from ipdlam.checkpoint.files import LOCK, NOTHING_LOST, exclusive, unwritable, write_file
 from ipdlam.checkpoint.format import in_series, series
-from ipdlam.errors import CheckpointError, DivergenceError
+from ipdlam.errors import DivergenceError, FileError
 from ipdlam.experiments.spec import START, RunResult, RunSpec
 from ipdlam.fullbatch.trainer import IPDLAM
 from ipdlam.network.history import History, Record
@@ -83,16 +83,16 @@ class Store:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CheckpointError(
+            raise FileError(
                 f"{self.path(spec)} cannot be read: {error.strerror or error}; change its permissions, or remove what "
                 "is in its place, then make it again"
             ) from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(
+            raise FileError(
                 f"{self.path(spec)} is damaged ({type(error).__name__}: {error}); remove that file, then make it again"
             ) from error
         if other:
-            raise CheckpointError(
+            raise FileError(
                 f"{self.path(spec)} holds another run than its name says; remove that file, then make it again"
             )
         return found
@@ -145,14 +145,14 @@ def framed(before: str = "", after: str = "") -> Iterator[None]:
     """Say of an error of files which run it stops, before it, and what to do, after it."""
     try:
         yield
-    except (CheckpointError, OSError) as error:
-        if isinstance(error, CheckpointError):
+    except (FileError, OSError) as error:
+        if isinstance(error, FileError):
             reason = str(error).removesuffix(NOTHING_LOST)  # soon it is: the process ends
         elif error.filename is None:  # not of a file: a closed pipe
             raise
         else:
             reason = f"{error.filename} cannot be used: {error.strerror}"
-        raise CheckpointError(f"{before}{reason}{after}") from error
+        raise FileError(f"{before}{reason}{after}") from error
 
 
 def check_columns(columns: dict[str, Any]) -> None:
@@ -276,7 +276,7 @@ def advance(trainer: Trainer[Any], iterations: int, spec: RunSpec, work: Path, c
         if history.stop_reason != "iterations" and history:
             try:
                 Checkpoints(trainer, work, keep=1).save(len(history))
-            except CheckpointError:
+            except FileError:
                 raise
             except RuntimeError:  # half an iteration cannot be saved; the checkpoint before it can be used
                 pass

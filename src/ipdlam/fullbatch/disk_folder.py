@@ -28,7 +28,7 @@ from typing import IO, Any
 from ipdlam.checkpoint.files import LOCK, TEMPORARY, exclusive, read_plain, readable, release, write_file
 from ipdlam.checkpoint.format import checksum, seal
 from ipdlam.checks import differences
-from ipdlam.errors import CheckpointError, StorageError
+from ipdlam.errors import FileError, StorageError
 
 FORMAT = {"format": "ipdlam storage", "version": 1}
 MANIFEST = "storage.json"
@@ -95,7 +95,7 @@ class StateFolder:
         manifest = {**FORMAT, "content": self.content, "process": os.getpid(), "progress": progress}
         try:
             write_file(self.path / MANIFEST, seal(manifest).encode(), durable=False)
-        except CheckpointError as error:
+        except FileError as error:
             raise StorageError(f"storage {self.path} cannot be used: {error}") from error
 
     def read(self, offset: int, into: memoryview) -> None:

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from ipdlam.checkpoint.files import LOCK, exclusive, explained, open_plain, read_plain, write_file
 from ipdlam.datasets import NAMES
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.network.history import History, Record, plain
 from ipdlam.runs.config import ConfigError, TrainConfig, read_toml
 
@@ -84,7 +84,7 @@ class RunFolder:
         make_folder(self.checkpoints)
         try:
             self.write_config(config)
-        except CheckpointError:
+        except FileError:
             if new:  # an empty folder would only be in the way of the next attempt
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
@@ -155,7 +155,7 @@ class RunFolder:
             lines = self.history.read_text(encoding="utf-8").splitlines(keepends=True)
             return History(Record.from_dict(json.loads(text)) for text in lines if text.endswith("\n"))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{self.history} is damaged: {type(error).__name__}: {error}") from error
+            raise FileError(f"{self.history} is damaged: {type(error).__name__}: {error}") from error
 
 
 def line(record: Record) -> str:

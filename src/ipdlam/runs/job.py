@@ -23,6 +23,7 @@ from ipdlam.errors import (
     CheckpointError,
     DistributedError,
     DivergenceError,
+    FileError,
     OutOfMemoryError,
     StorageError,
     is_out_of_memory,
@@ -62,7 +63,7 @@ def kept_going(save: Callable[[T], None], watcher: Watcher, *, once: bool = Fals
         nonlocal failed
         try:
             save(given)
-        except (CheckpointError, OSError) as error:
+        except (FileError, OSError) as error:
             if not (once and failed):
                 watcher.warn(str(error))
             failed = True
@@ -323,10 +324,10 @@ class Job:
         folder, trained = self.folder, self.problem.describe(self.model)
         try:
             trained.save(folder.model)
-        except CheckpointError as error:
+        except FileError as error:
             refuge = Path(tempfile.mkdtemp(prefix="ipdlam-")) / folder.model.name
             trained.save(refuge)
-            raise CheckpointError(f"{error}. The trained model is in {refuge}") from error
+            raise FileError(f"{error}. The trained model is in {refuge}") from error
         kept_going(folder.write_history, watcher)(history)  # a line may have been lost to a full disk
         kept_going(folder.write_summary, watcher)(history)
         if history:
@@ -413,7 +414,7 @@ def finished(folder: RunFolder, config: TrainConfig) -> str | None:
         return None
     try:
         history = folder.read_history()
-    except CheckpointError:  # the checkpoints have their own
+    except FileError:  # the checkpoints have their own
         return None
     handover = handover_of(config, history)
     reason = ending(config, history, handover)
@@ -436,6 +437,6 @@ def resumed_config(folder: RunFolder, given: dict[str, object]) -> TrainConfig:
                 f"{folder.path} cannot go on with other settings: {line}; only "
                 f"{', '.join(CHANGEABLE)} may change. Start a new run instead"
             )
-    with suppress(CheckpointError):  # a history that cannot be read; the checkpoints have their own
+    with suppress(FileError):  # a history that cannot be read; the checkpoints have their own
         check_first_stage(config, changed, handover_of(config, folder.read_history()))
     return changed

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ipdlam.checkpoint.files import write_file
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, LOSSES
 
@@ -104,7 +104,7 @@ def load_model(path: Path) -> TrainedModel:
         if not (label is None or isinstance(label, str)):
             raise TypeError(f"its label is {label!r}, not a name")
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path} does not exist") from error
+        raise FileError(f"{path} does not exist") from error
     except (
         SafetensorError,
         OSError,
@@ -114,7 +114,7 @@ def load_model(path: Path) -> TrainedModel:
         RuntimeError,
         AttributeError,
     ) as error:  # RecursionError is one
-        raise CheckpointError(f"{path} is not a model that ipdlam saved: {error}") from error
+        raise FileError(f"{path} is not a model that ipdlam saved: {error}") from error
     return TrainedModel(model, widths, about["activation"], about["loss"], classes, columns, label, mean, scale)
 
 

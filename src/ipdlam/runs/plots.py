@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from ipdlam.checkpoint.files import write_file
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.network.history import History
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def save(figure: Figure, path: str | PathLike[str], texts: Mapping[str, str] | N
         reduced.save(content, format="png", optimize=True, pnginfo=unseen)
     try:
         write_file(target, content.getvalue())
-    except CheckpointError as error:  # the same remedies, but no checkpoint
+    except FileError as error:  # the same remedies, but no checkpoint
         raise OSError(str(error)) from error
     return target
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ipdlam.datasets import Dataset, load, read_inputs
 from ipdlam.datasets.tables import listed, separator
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.network.mlp import Network
 from ipdlam.network.samples import check_samples
 from ipdlam.prox import LOSSES
@@ -26,7 +26,7 @@ def read_trained(path: Path) -> tuple[TrainedModel, TrainConfig | None]:
     if path.is_dir():
         folder = RunFolder.open(path)
         if not folder.model.is_file():
-            raise CheckpointError(f"{path} holds no model yet; finish the run: ipdlam train --resume {path}")
+            raise FileError(f"{path} holds no model yet; finish the run: ipdlam train --resume {path}")
         return load_model(folder.model), folder.read_config()
     return load_model(path), None
 
