@@ -13,12 +13,12 @@ from typing_extensions import Self
 
 from ipdlam.distributed.agreement import divide
 from ipdlam.fullbatch.disk_folder import check_folder, rank_folder
-from ipdlam.fullbatch.orders import Visit, plan
+from ipdlam.fullbatch.orders import plan
 from ipdlam.fullbatch.passes import NotFiniteError, objective_of, pass_over, solve_layers, sum_over
 from ipdlam.fullbatch.settings import PenaltySchedule, RegularizerLike, Settings, resolve_settings
 from ipdlam.fullbatch.state import FullBatchState, Iterate, Variables
 from ipdlam.network.mlp import Network
-from ipdlam.network.objective import Objective, Tally
+from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples, default_chunk_size
 from ipdlam.prox import Loss
 from ipdlam.training.trainer import CountsIterations
@@ -110,27 +110,26 @@ class IPDLAM(CountsIterations[FullBatchState]):
         The z updates that open the next iteration are made in the same pass over the data as the a updates that close
         this one, and the objective is measured in between.
         """
-        started, variables, settings = time.perf_counter(), state.variables, self.settings
+        started, network, group, settings = time.perf_counter(), self.network, self.group, self.settings
+        variables, first = state.variables, state.iteration == 0
         rho, next_rho = (settings.penalty.at(state.iteration + ahead) for ahead in (1, 2))  # line 8
         try:
             with state.under_way():
                 for stage in self.plan.stages:
-                    solve_layers(self.group, variables, settings, stage.solves, rho, first=state.iteration == 0)  # 2, 6
-                    tally = self._visit(variables, stage.visit, rho, next_rho)  # lines 1, 3, 4, 5 and 7, by chunk
+                    # Lines 2 and 6: W and b of some layers, from the sums of the pass before.
+                    solve_layers(group, variables, settings, stage.solves, rho, first)
+                    # Lines 1, 3, 4, 5 and 7: z and a, chunk by chunk, and the sums for the next solves.
+                    tally = pass_over(variables, network, settings, self.plan, stage.visit, rho, next_rho)
+                    tally = sum_over(group, variables, stage.visit, tally)
                 objective = finite(objective_of(variables, settings, tally, rho))
         except NotFiniteError as error:
             raise self._divergence(state) from error
-        with self.group.in_step():  # all processes count the iteration, or none
-            seconds = self.group.first_number(time.perf_counter() - started)
-            self.network.write(variables.W, variables.b)
+        with group.in_step():  # all processes count the iteration, or none
+            seconds = group.first_number(time.perf_counter() - started)
+            network.write(variables.W, variables.b)
             state.objective = objective
             state.count(seconds)
         return objective
-
-    def _visit(self, variables: Variables, visit: Visit, rho: float, next_rho: float) -> Tally:
-        """One pass over the samples of this process, and the sums over those of all."""
-        tally = pass_over(variables, self.network, self.settings, self.plan, visit, rho, next_rho)
-        return sum_over(self.group, variables, visit, tally)
 
     def _begin(self, samples: Samples, validation: Samples | None) -> FullBatchState:
         """Initialise z and a by one forward pass, and open the first iteration."""
@@ -144,10 +143,11 @@ class IPDLAM(CountsIterations[FullBatchState]):
         variables = Variables.begin(self.network, samples, self.chunk_size, self._own_storage())
         state = FullBatchState(samples, validation, variables, spans=spans)
         self._state = state  # not whole yet; what fails says what it leaves
-        rho = self.settings.penalty.at(1)
+        rho, opening = self.settings.penalty.at(1), self.plan.opening
         try:
             with state.under_way(opening=True):
-                tally = self._visit(variables, self.plan.opening, rho, rho)
+                tally = pass_over(variables, self.network, self.settings, self.plan, opening, rho, rho)
+                tally = sum_over(self.group, variables, opening, tally)
                 state.objective = finite(objective_of(variables, self.settings, tally, rho))
         except NotFiniteError as error:
             raise self._divergence(state) from error
