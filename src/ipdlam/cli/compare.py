@@ -30,6 +30,7 @@ SETTINGS = (
     "data_dir",
     "offline",
     "label",
+    "drop",
     "task",
     "validation",
     "standardize",
@@ -242,10 +243,13 @@ def as_table(rows: Sequence[Mapping[str, Any]], split: Split) -> Table:
     """The rows for the terminal."""
     from rich.table import Table
 
+    from ipdlam.cli.display import ERRORS
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     where = "held out" if split.scored_on == "held-out samples" else "test" if split.validation else "training"
     scores = ("training", where) if split.validation else ("training",)
-    for column in ("method", "iterations", "seconds", *scores, f"best {where}", "Phi"):
+    more = ERRORS.values() if rows and "r2" in rows[0] else ()
+    for column in ("method", "iterations", "seconds", *scores, f"best {where}", *more, "Phi"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for line in rows:
         table.add_row(*cells(line, scored=split.validation is not None))
@@ -266,7 +270,7 @@ def learning_rates(text: str | None) -> dict[str, float]:
 
 def cells(line: Mapping[str, Any], *, scored: bool) -> list[str]:
     """A row of the table as text; losses stand in for accuracies where there are no classes."""
-    from ipdlam.cli.display import score
+    from ipdlam.cli.display import ERRORS, number, score
 
     def spread(accuracy: str, loss: str) -> str:
         """Half the distance from the lowest to the highest of what is shown, where there are seeds."""
@@ -280,4 +284,6 @@ def cells(line: Mapping[str, Any], *, scored: bool) -> list[str]:
     ]
     best = score(line["best_accuracy"], line["best_loss"]) + spread("best_accuracy", "best_loss")
     scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:>2.0f}")
+    if "r2" in line:
+        scores += [number(line[name]) for name in ERRORS]
     return [line["method"], f"{line['iterations']:.0f}", f"{line['seconds']:.2f}", *scores, f"{line['objective']:.3g}"]

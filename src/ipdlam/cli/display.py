@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from ipdlam.runs.job import Job
 
 
+ERRORS = {"r2": "R²", "rmse": "RMSE", "mae": "MAE"}  # of a regression
+
+
 def percent(accuracy: float | None) -> str:
     """An accuracy, or a dash where there is none."""
     return "-" if accuracy is None else f"{100 * accuracy:.2f} %"
@@ -37,6 +40,11 @@ def score(accuracy: float | None, loss: float | None) -> str:
     if accuracy is not None or loss is None:
         return percent(accuracy)
     return f"loss {loss:.4g}"
+
+
+def number(value: float | None) -> str:
+    """A score, or a dash where there is none."""
+    return "-" if value is None else f"{value:.4g}"
 
 
 def scored(record: Record) -> str:
@@ -263,6 +271,10 @@ class Lines(Quiet):
             kept = "the best iterate was kept" if job.config.restore_best else "the last iterate was kept"
             if best is not None:
                 self.say(f"best on the {where}: {scored(best)} at {job.unit} {best.iteration}; {kept}")
+            errors = job.problem.errors(job.model)
+            if errors is not None:
+                told = ", ".join(f"{name} {number(errors[key])}" for key, name in ERRORS.items())
+                self.say(f"{told} on the {where}, in their own units")
             self.say(
                 f"{counted(job.config, history)}, {last.seconds:.1f} s of training, ended by: {history.stop_reason}"
             )

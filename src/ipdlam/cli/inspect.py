@@ -44,18 +44,20 @@ def evaluate(
     if as_json:
         from ipdlam.network.history import plain
 
-        content = {name: {"samples": n, "loss": e.loss, "accuracy": e.accuracy} for name, (n, e) in found.items()}
-        print(json.dumps(plain(content)))
+        print(json.dumps(plain(found)))
         return
     from rich.console import Console
     from rich.table import Table
 
+    from ipdlam.cli.display import ERRORS, number, percent
+
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for column in ("", "samples", "mean loss", "accuracy"):
+    classes = all("r2" not in scores for scores in found.values())
+    for column in ("", "samples", "mean loss", *(["accuracy"] if classes else ERRORS.values())):
         table.add_column(column, justify="right" if column else "left")
-    for name, (samples, evaluation) in found.items():
-        accuracy = "" if evaluation.accuracy is None else f"{100 * evaluation.accuracy:.2f} %"
-        table.add_row(name, str(samples), f"{evaluation.loss:.4g}", accuracy)
+    for name, scores in found.items():
+        told = [percent(scores["accuracy"])] if classes else [number(scores[key]) for key in ERRORS]
+        table.add_row(name, str(scores["samples"]), f"{scores['loss']:.4g}", *told)
     Console(highlight=False, markup=False).print(table)
 
 
@@ -67,21 +69,26 @@ def predict(
         typer.Option(metavar="FILE", help="write there instead of to the screen"),
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="add the outputs of the network, one column each")] = False,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="add the probability of every class, one column each")
+    ] = False,
 ) -> None:
     """Predictions of a trained model as CSV, one line for every sample.
+
+    Of a table, what was done to its columns in training is done again: texts, gaps, scales.
 
     Examples:
 
       ipdlam predict runs/mnist t10k-images-idx3-ubyte.gz
 
-      ipdlam predict runs/iris new.csv --scores --output predicted.csv
+      ipdlam predict runs/iris new.csv --probabilities --output predicted.csv
     """
     from ipdlam.checkpoint.files import write_file
     from ipdlam.runs.predict import predict_file
 
     if output is not None and output.exists():
         raise ConfigError(f"output {output} exists already; remove it or choose another name")
-    header, rows = predict_file(run, file, scores=scores)
+    header, rows = predict_file(run, file, scores=scores, probabilities=probabilities)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -90,6 +97,8 @@ def predict(
         sys.stdout.write(text.getvalue())
     else:
         write_file(output, text.getvalue().encode())
+        what = ", ".join(header[:4]) + (f" and {len(header) - 4} more" if len(header) > 4 else "")
+        print(f"{len(rows)} predictions ({what}) are in {output}")
 
 
 def datasets(data_dir: DataDir = None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.datasets import digits, idx, sources, tables
+from ipdlam.datasets.columns import Column
 from ipdlam.datasets.idx import map_idx
 from ipdlam.datasets.tables import read_inputs
 from ipdlam.errors import DataError
@@ -41,6 +43,14 @@ class Dataset:
     kind: str  # "images" or "table"
     source: str  # where it was found, for people
     columns: tuple[str, ...] | None = None  # the names of the features of a table with a header
+    encoding: tuple[Column, ...] | None = None  # how the features of a text table became the columns of X
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns of X, as messages call them."""
+        if self.encoding is not None and self.columns is not None:
+            return [repr(name) for column in self.encoding for name in column.names]
+        return [f"column {place} (from 0)" for place in range(self.X.shape[1])]
 
 
 class Entry(NamedTuple):
@@ -61,6 +71,9 @@ def load(
     task: str = "auto",
     progress: bool = False,
     dtype: torch.dtype = torch.float32,
+    drop: Sequence[str] = (),
+    gaps: bool = False,
+    encoding: Sequence[Column] | None = None,
 ) -> Dataset:
     """A data set by name ("digits", "mnist", "fashion-mnist"), or a folder of IDX files, .npz, .csv or .tsv by path.
 
@@ -71,6 +84,10 @@ def load(
     "auto", where text and at most 100 different whole numbers are classes. ``dtype`` is that of the numbers of a
     table: in float64 they are those of the file, and large ones with small differences, such as times, should be
     standardised in it. Images are float32.
+
+    The cells of a text table may be parted by commas, semicolons or tabs. The columns to ``drop`` are left out. A
+    column of texts becomes a column of zeros and ones for each of at most 100 categories. A gap in a column of numbers
+    is refused by place or, with ``gaps``, NaN. ``encoding`` is that of another data set, to be used here, too.
     """
     if task not in tables.TASKS:
         raise ValueError(f"task must be one of {', '.join(tables.TASKS)}, got {task!r}")
@@ -78,12 +95,13 @@ def load(
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     given = os.fspath(name)
     path = Path(os.path.expanduser(given))  # a user that does not exist is a name like any other
-    table = given not in NAMES and is_table(given, path)
-    if label is not None and (not table or path.suffix.lower() == ".npz"):
-        raise ValueError(f"label is for the columns of a .csv or .tsv table, but {given} has none; leave it out")
-    if table:
-        X, y, X_test, y_test, classes, columns = tables.read_table(path, label, task)
-        exact = Dataset(given, X, y, X_test, y_test, classes, "table", str(path), columns)
+    has_rows = given not in NAMES and is_table(given, path)
+    for option, value in (("label", label), ("drop", drop or None)):
+        if value is not None and (not has_rows or path.suffix.lower() == ".npz"):
+            raise ValueError(f"{option} is for the columns of a .csv or .tsv table, but {given} has none; leave it out")
+    if has_rows:
+        table = tables.read_table(path, label, task, drop=drop, gaps=gaps, encoding=encoding)
+        exact = Dataset(given, *table[:5], "table", str(path), table.columns, table.encoding)
         return exact if dtype == torch.float64 else converted(exact, dtype)
     if task == "regression":
         raise ValueError(f"task is 'regression', but the labels of {given} are classes")
@@ -115,10 +133,10 @@ def converted(data: Dataset, dtype: torch.dtype) -> Dataset:
 
 def warn_of_constants(data: Dataset, before: Tensor, after: Tensor, remedy: str) -> None:
     """Warn of features that differ from sample to sample before a conversion, and no longer after it."""
-    lost = (varying(before) & ~varying(after)).nonzero().flatten().tolist()
+    lost = (varying(before) & ~varying(after[:, : before.shape[1]])).nonzero().flatten().tolist()
     if not lost:
         return
-    names = [f"column {place} (from 0)" if data.columns is None else repr(data.columns[place]) for place in lost[:5]]
+    names = [data.inputs[place] for place in lost[:5]]
     more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
     kind = str(after.dtype).removeprefix("torch.")
     warnings.warn(

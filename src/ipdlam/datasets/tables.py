@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipdlam.datasets.columns import MOST_CATEGORIES, Census, Column
 from ipdlam.datasets.idx import opened, pixels, read_idx
 from ipdlam.errors import DataError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TRIED = {",": (";", "\t", ","), "\t": ("\t", ";", ",")}  # what may stand between cells, by what the name says
+LOOKED_AT = 1 << 16  # characters of a file that tell what stands between its cells
+DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 TASKS = ("auto", "classification", "regression")
 MOST_CLASSES = 100  # whole numbers with more values than these are taken for real targets
 Rows = Iterator[tuple[int, list[str]]]  # the number of the line and the cells of every row
@@ -41,6 +46,7 @@ class Table(NamedTuple):
     y_test: Tensor | None
     classes: tuple[str, ...] | None
     columns: tuple[str, ...] | None
+    encoding: tuple[Column, ...] | None = None  # how the features of a text table became X
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,10 @@ class Layout:
     features: tuple[int, ...]
     label: int | None
 
+    def name(self, place: int) -> str:
+        """The name of a column, or its number."""
+        return str(place) if self.header is None else self.header[place]
+
     def column(self, place: int) -> str:
         """A column as messages call it."""
         return f"column {place} (from 0)" if self.header is None else f"column {self.header[place]!r}"
@@ -62,37 +72,61 @@ def separator(path: Path) -> str | None:
     return SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
 
 
-def read_table(path: Path, label: str | int | None = None, task: str = "auto") -> Table:
-    """The samples of an ``.npz``, ``.csv`` or ``.tsv`` file; ``label`` is a column of a text table, else its last."""
+def read_table(
+    path: Path,
+    label: str | int | None = None,
+    task: str = "auto",
+    *,
+    drop: Sequence[str] = (),
+    gaps: bool = False,
+    encoding: Sequence[Column] | None = None,
+) -> Table:
+    """The samples of an ``.npz``, ``.csv`` or ``.tsv`` file; ``label`` is a column of a text table, else its last.
+
+    Of a text table, the columns to ``drop`` are left out, a column of texts becomes one for each of its categories, and
+    a gap in a column of numbers is NaN, or refused unless there may be ``gaps``. An ``encoding`` is that of another
+    table, whose columns are to be found in this one.
+    """
     if path.suffix.lower() == ".npz":
         return read_npz(path, task)
-    rows = read_rows(path)
-    line, first = next(rows)
-    layout = layout_of(path, line, first, label)
-    X, lines, labels = parse(path, rows if layout.header else chain([(line, first)], rows), layout)
-    numbers = [number(text) for text in labels]
-    counted = [first[place].strip() for place in layout.features] == [str(place) for place in range(X.shape[1])]
-    if layout.header is None and counted and len(labels) > 1 and numbers[0] is None and None not in numbers[1:]:
+    line, first = next(read_rows(path))
+    layout = layout_of(path, line, first, label, drop)
+    if encoding is not None and layout.header is not None:
+        names = list(layout.header)
+        layout = replace(layout, features=tuple(name_place(path, names, each.name, "feature") for each in encoding))
+    found = parse(path, layout, encoding, gaps=gaps)
+    numbers = [number(text) for text in found.labels]
+    counted = [first[place].strip() for place in layout.features] == [str(place) for place in range(layout.width - 1)]
+    several = layout.header is None and counted and len(numbers) > 1
+    if several and numbers[0] is None and None not in numbers[1:]:
         # Features that pandas called 0, 1, 2, ...: only the name of the labels shows that the row is a header.
         layout = replace(layout, header=tuple(cell.strip() for cell in first))
-        X, lines, labels, numbers = X[1:], lines[1:], labels[1:], numbers[1:]
-    y, classes = text_targets(path, layout, lines, labels, numbers, task)
+        found = Parsed(found.X[1:], found.lines[1:], found.labels[1:], renamed(found.encoding, layout))
+        numbers = numbers[1:]
+    y, classes = text_targets(path, layout, found.lines, found.labels, numbers, task)
     columns = layout.header and tuple(layout.header[place] for place in layout.features)
-    return Table(torch.tensor(X), y, None, None, classes, columns)
+    return Table(torch.tensor(found.X), y, None, None, classes, columns, found.encoding)
 
 
-def read_inputs(path: Path, columns: Sequence[str] | None = None, label: str | int | None = None) -> Tensor:
+def read_inputs(
+    path: Path,
+    columns: Sequence[str] | None = None,
+    label: str | int | None = None,
+    *,
+    gaps: bool = False,
+    encoding: Sequence[Column] | None = None,
+) -> Tensor:
     """Inputs without their labels, for prediction: a text table, the ``X`` of an ``.npz`` file, or IDX images.
 
     Of a text table with a header, the ``columns`` that were trained on are taken in their order, or else all but one
-    that is named ``label``. Those of tables are float64: what standardises them needs all digits.
+    that is named ``label``. Those of tables are float64: what standardises them needs all digits. ``gaps`` and
+    ``encoding`` are as in :func:`read_table`.
     """
     if path.suffix.lower() == ".npz":
         return matrix(path, "X", read_arrays(path, ("X",))["X"])
     if separator(path) is None:
         return pixels(path, read_idx(path))
-    rows = read_rows(path)
-    line, first = next(rows)
+    line, first = next(read_rows(path))
     names = [cell.strip() for cell in first]
     known = columns is not None and set(columns) <= set(names)
     header = known or is_header(path, line, first)
@@ -104,19 +138,21 @@ def read_inputs(path: Path, columns: Sequence[str] | None = None, label: str | i
     if not places:
         raise DataError(f"{path} has no column but {label!r}, the label")
     layout = Layout(tuple(names) if header else None, len(first), tuple(places), None)
-    return torch.tensor(parse(path, rows if header else chain([(line, first)], rows), layout)[0])
+    return torch.tensor(parse(path, layout, encoding, gaps=gaps).X)
 
 
 def read_rows(path: Path) -> Rows:
     """The number of the line and the cells of every row that is not blank."""
     with opened(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text, delimiter=separator(path) or ",", strict=True)
         line, empty = 1, True
         try:
+            start = text.read(LOOKED_AT)
+            between = found_separator(start, separator(path) or ",")
+            reader = csv.reader(chain(complete_lines(start, text), text), delimiter=between, strict=True)
             for cells in reader:
                 if len(cells) > 1 or (cells and cells[0].strip()):
                     empty = False
-                    yield line, cells
+                    yield line, [with_point(cell) for cell in cells] if between == ";" else cells
                 line = reader.line_num + 1  # a quoted cell may hold the end of a line
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text, in or after line {line}: {error}. Save it as UTF-8") from None
@@ -124,6 +160,32 @@ def read_rows(path: Path) -> Rows:
             raise DataError(f"{path}, line {line}: {error}. Mend the quotes of this row") from None
         if empty:
             raise DataError(f"{path} is empty; a table has one row a sample")
+
+
+def complete_lines(start: str, text: io.TextIOWrapper) -> Iterator[str]:
+    """What has been read, line by line, with the rest of its last line."""
+    lines = start.splitlines(keepends=True) if "\r" not in start else io.StringIO(start, newline="").readlines()
+    if lines and len(start) == LOOKED_AT:
+        lines[-1] += text.readline()
+    return iter(lines)
+
+
+def found_separator(start: str, usual: str) -> str:
+    """What stands between the cells, by the first lines: as many times in each; what the name says where none does."""
+    lines = [line for line in start.splitlines()[:-1] or start.splitlines() if line.strip()][:10]
+    for candidate in TRIED[usual]:
+        try:
+            widths = {len(cells) for cells in csv.reader(lines, delimiter=candidate)}
+        except csv.Error:
+            continue
+        if len(widths) == 1 and widths != {1}:
+            return candidate
+    return usual
+
+
+def with_point(cell: str) -> str:
+    """A number that is written with a decimal comma, where cells are parted by semicolons, with a point."""
+    return cell.replace(",", ".") if "," in cell and DECIMAL_COMMA.fullmatch(cell.strip()) else cell
 
 
 def number(text: str) -> int | float | None:
@@ -182,7 +244,7 @@ def brief(name: str) -> str:
     return name if len(name) <= 40 else f"{name[:37]}..."
 
 
-def layout_of(path: Path, line: int, first: list[str], label: str | int | None) -> Layout:
+def layout_of(path: Path, line: int, first: list[str], label: str | int | None, drop: Sequence[str] = ()) -> Layout:
     """Where the labels and features are, and whether the first row is their header."""
     names, width = [cell.strip() for cell in first], len(first)
     if width < 2:
@@ -203,7 +265,26 @@ def layout_of(path: Path, line: int, first: list[str], label: str | int | None) 
         raise DataError(f"{path} has {names.count(names[place])} columns {names[place]!r}; the label must be alone")
     if header is not None:
         refuse_doubles(path, header)
-    return Layout(header, width, tuple(other for other in range(width) if other != place), place)
+    left_out = {dropped_place(path, header, width, name, place) for name in drop}
+    features = tuple(other for other in range(width) if other != place and other not in left_out)
+    if not features:
+        raise DataError(f"{path} has no column left but the label; drop fewer than {', '.join(drop)}")
+    return Layout(header, width, features, place)
+
+
+def dropped_place(path: Path, header: tuple[str, ...] | None, width: int, name: str, label: int) -> int:
+    """The column to leave out, by name or number."""
+    if header is not None and name in header:
+        place = header.index(name)
+    else:
+        value = number(name)
+        if not isinstance(value, int) or not -width <= value < width:
+            known = f"only 0 ... {width - 1}" if header is None else listed(header, name)
+            raise DataError(f"{path} has no column {name!r} to drop; {known}")
+        place = value % width
+    if place == label:
+        raise DataError(f"{path}: the column {name!r} is to be dropped, but it is the label; give another label")
+    return place
 
 
 def refuse_doubles(path: Path, names: Sequence[str]) -> None:
@@ -213,26 +294,128 @@ def refuse_doubles(path: Path, names: Sequence[str]) -> None:
         raise DataError(f"{path} has {names.count(double)} columns {double!r}; give each column a name of its own")
 
 
-def parse(path: Path, rows: Rows, layout: Layout) -> tuple[np.ndarray, list[int], list[str]]:
-    """The features, and the line and the label of every row."""
+class Parsed(NamedTuple):
+    """The features as numbers, and the line and the label of every row."""
+
+    X: np.ndarray
+    lines: list[int]
+    labels: list[str]
+    encoding: tuple[Column, ...]
+
+
+def parse(path: Path, layout: Layout, encoding: Sequence[Column] | None, *, gaps: bool) -> Parsed:
+    """Read a table; where no ``encoding`` is given and it holds texts, it is read once more to see which columns do."""
+    if encoding is None:
+        try:
+            return parse_as(path, layout, tuple(Column(layout.name(place)) for place in layout.features), gaps=gaps)
+        except TextFound:
+            encoding = find_columns(path, layout)
+    if len(encoding) != len(layout.features):
+        raise DataError(f"{path} has {len(layout.features)} features, but the model takes {len(encoding)}")
+    return parse_as(path, layout, tuple(encoding), gaps=gaps)
+
+
+class TextFound(DataError):
+    """A cell that is no number stands in a column of numbers."""
+
+
+def parse_as(path: Path, layout: Layout, columns: tuple[Column, ...], *, gaps: bool) -> Parsed:
+    """The table, if its columns are these."""
     content, lines, labels = bytearray(), [], []
+    texts: dict[int, list[str]] = {place: [] for place, column in enumerate(columns) if column.categories is not None}
+    places = [place for number, place in enumerate(layout.features) if number not in texts]
+    rows = read_rows(path)
+    if layout.header is not None:
+        next(rows)
     for line, cells in rows:
         if len(cells) != layout.width:
             raise DataError(f"{path}, line {line} has {len(cells)} cells, but the first row has {layout.width}")
-        values = as_numbers([cells[place] for place in layout.features])
-        if values is None:
-            place = next(place for place in layout.features if as_numbers([cells[place]]) is None)
-            raise DataError(
-                f"{path}, line {line}, {layout.column(place)}: {cells[place]!r} is not a finite number; replace it or "
-                "remove the row"
-            )
-        content += values.tobytes()
+        values = as_numbers([cells[place] for place in places])
+        content += (numbers_or_gaps(path, line, layout, places, cells, gaps) if values is None else values).tobytes()
+        for number, found in texts.items():
+            found.append(text_of(cells[layout.features[number]]))
         lines.append(line)
         if layout.label is not None:
             labels.append(cells[layout.label].strip())
     if not lines:
         raise DataError(f"{path} has a header but no rows; a table has one row a sample")
-    return np.frombuffer(content, np.float64).reshape(len(lines), -1), lines, labels
+    numbers = np.frombuffer(content, np.float64).reshape(len(lines), -1)
+    if not texts:
+        return Parsed(numbers, lines, labels, columns)
+    single = iter(numbers.T)
+    parts = [
+        column.encode(texts[number], str(path)) if number in texts else next(single)[:, None]
+        for number, column in enumerate(columns)
+    ]
+    return Parsed(np.concatenate(parts, axis=1), lines, labels, columns)
+
+
+def numbers_or_gaps(
+    path: Path, line: int, layout: Layout, places: Sequence[int], cells: Sequence[str], gaps: bool
+) -> np.ndarray:
+    """The numbers of a row, with NaN for its gaps; a cell that is neither is refused by place."""
+    found = np.empty(len(places))
+    for position, place in enumerate(places):
+        values = as_numbers([cells[place]])
+        if values is None and not is_gap(cells[place]) and number(cells[place]) is None:
+            raise TextFound(
+                f"{path}, line {line}, {layout.column(place)}: {cells[place]!r} is not a finite number; replace it or "
+                "remove the row"
+            )
+        if values is None and not (gaps and is_gap(cells[place])):
+            why = "is a gap" if is_gap(cells[place]) else "is not a finite number"
+            raise DataError(
+                f"{path}, line {line}, {layout.column(place)}: {cells[place]!r} {why}; replace it or remove the row"
+            )
+        found[position] = np.nan if values is None else values[0]
+    return found
+
+
+def find_columns(path: Path, layout: Layout) -> tuple[Column, ...]:
+    """Which columns hold texts, and what categories these are; a text among many numbers is refused by place."""
+    counts = [Census() for _ in layout.features]
+    rows = read_rows(path)
+    if layout.header is not None:
+        next(rows)
+    for line, cells in rows:
+        if len(cells) != layout.width:
+            raise DataError(f"{path}, line {line} has {len(cells)} cells, but the first row has {layout.width}")
+        for census, place in zip(counts, layout.features, strict=True):
+            gap = is_gap(cells[place])
+            census.add(line, text_of(cells[place]), not gap and number(cells[place]) is not None, gap)
+    found = []
+    for census, place in zip(counts, layout.features, strict=True):
+        name = layout.name(place)
+        if census.first is not None and not census.is_text:
+            line, text = census.first
+            raise DataError(
+                f"{path}, line {line}, {layout.column(place)}: {text!r} is not a finite number, as most of the column "
+                f"are; replace it, leave it empty, or leave the column out (--drop {name})"
+            )
+        if census.is_text and len(census.categories) > MOST_CATEGORIES:
+            raise DataError(
+                f"{path}, {layout.column(place)} holds more than {MOST_CATEGORIES} different texts, such as "
+                f"{sorted(census.categories)[0]!r}; one input for each would be too many. Leave the column out (--drop "
+                f"{name}), or replace the texts by fewer, or by numbers"
+            )
+        found.append(Column(name, tuple(sorted(census.categories)) if census.is_text else None))
+    return tuple(found)
+
+
+def renamed(encoding: Sequence[Column], layout: Layout) -> tuple[Column, ...]:
+    """The same columns with the names of a header that was found later."""
+    return tuple(replace(each, name=layout.name(p)) for each, p in zip(encoding, layout.features, strict=True))
+
+
+def is_gap(cell: str) -> bool:
+    """Whether a cell stands for what is not known."""
+    text = cell.strip()
+    return text in GAPS or text.lower() == "nan"
+
+
+def text_of(cell: str) -> str:
+    """The category of a cell; all gaps are one."""
+    return "" if is_gap(cell) else cell.strip()
 
 
 def as_numbers(cells: list[str]) -> np.ndarray | None:

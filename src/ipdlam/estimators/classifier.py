@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
 from typing_extensions import Self
 
 from ipdlam.estimators.parameters import uses_batches
 from ipdlam.estimators.perceptron import Perceptron
 from ipdlam.estimators.scaling import Array
 from ipdlam.prox import LOSSES
-
-PROBABILITIES = ("cross_entropy", "logistic", "squared")  # losses whose best outputs are functions of probabilities
+from ipdlam.prox.probabilities import PROBABILITIES, logits, probabilities
 
 
 def has_probabilities(estimator: IPDLAMClassifier) -> bool:
@@ -168,27 +165,17 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     @available_if(has_probabilities)
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class, in the order of ``classes_``."""
-        outputs = self._raw(X)
-        squared = self._fitted_loss == "squared"
-        return (nearest_probabilities(outputs) if squared else self._logits(outputs).softmax(1)).numpy()
+        return probabilities(self._fitted_loss, self._raw(X)).numpy()
 
     @available_if(has_probabilities)
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithm of :meth:`predict_proba`."""
         check_is_fitted(self)
         if self._fitted_loss != "squared":  # also where the probability itself is too small to be a number
-            return self._logits(self._raw(X)).log_softmax(1).numpy()
+            return logits(self._fitted_loss, self._raw(X)).log_softmax(1).numpy()
         with np.errstate(divide="ignore"):
             logarithms: Array = np.log(self.predict_proba(X))
         return logarithms
-
-    def _logits(self, outputs: Tensor) -> Tensor:
-        """What the softmax makes probabilities of."""
-        if self._fitted_loss == "cross_entropy":
-            return outputs
-        if outputs.shape[1] == 1:
-            return torch.cat([torch.zeros_like(outputs), outputs], 1)
-        return nn.functional.logsigmoid(outputs)
 
     def _learn_targets(self, y: Array, weight: Array | None, classes: Any = None) -> None:
         del weight
@@ -231,12 +218,3 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     def _strata(self, y: Array, fewest: int) -> Array | None:
         counts = np.unique(y, return_counts=True)[1]
         return y if counts.min() >= 2 and fewest >= len(counts) else None
-
-
-def nearest_probabilities(outputs: Tensor) -> Tensor:
-    """``argmin_p ||p - outputs||`` over ``p >= 0`` that add up to 1: a shift, and a cut at zero; the order stays."""
-    falling = outputs.sort(1, descending=True).values
-    ranks = torch.arange(1, outputs.shape[1] + 1, dtype=outputs.dtype)
-    shifts = (falling.cumsum(1) - 1.0) / ranks  # if so many were positive
-    positive = (falling > shifts).sum(1, keepdim=True)
-    return (outputs - shifts.gather(1, positive - 1)).clamp_min_(0.0)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+
 from ipdlam.errors import DivergenceError, StopTraining
 from ipdlam.network.history import History, Record
 from ipdlam.runs.config import DEFAULTS, LEARNING_RATES, METHODS, OURS, ConfigError, TrainConfig, blamed_on_settings
@@ -88,13 +90,16 @@ class Comparison:
     iterations: int
     terms: Terms
     histories: dict[tuple[str, int], History] = field(default_factory=dict)
+    errors: dict[tuple[str, int], dict[str, float | None] | None] = field(default_factory=dict)  # of regressions
 
     def run(self, begin: Callable[[str], Callable[[Record], Any]]) -> None:
         """Make all runs, until one is interrupted; ``begin`` is told the method of each and gives its callback."""
         for seed in self.seeds:
             for method in self.methods:
-                history = run_method(self.problem, method, seed, self.iterations, self.terms, begin(method))
+                model = self.problem.make_model(dataclasses.replace(self.problem.config, seed=seed))
+                history = run_method(self.problem, model, method, seed, self.iterations, self.terms, begin(method))
                 self.histories[method, seed] = history
+                self.errors[method, seed] = self.problem.errors(model)
                 if history.stop_reason == "interrupted":
                     return
 
@@ -116,9 +121,14 @@ class Comparison:
         }
         return {method: histories for method, histories in found.items() if histories}
 
+    def row_of(self, method: str, history: History) -> dict[str, Any]:
+        """What a table shows of one run."""
+        errors = next(self.errors[run] for run, other in self.histories.items() if other is history)
+        return {**row(method, history), **(errors or {})}
+
     def rows(self) -> list[dict[str, Any]]:
         """One for every method: its run, or the means of its seeds."""
-        found = [[row(method, history) for history in each] for method, each in self.runs().items()]
+        found = [[self.row_of(method, history) for history in each] for method, each in self.runs().items()]
         return [each[0] if len(self.seeds) == 1 else mean_row(each) for each in found]
 
     def label(self, method: str, seed: int) -> str:
@@ -162,14 +172,19 @@ def compared_seeds(histories: Mapping[tuple[str, int], History]) -> list[int]:
 
 
 def run_method(
-    problem: Problem, method: str, seed: int, iterations: int, terms: Terms, callback: Callable[[Record], Any]
+    problem: Problem,
+    model: nn.Sequential,
+    method: str,
+    seed: int,
+    iterations: int,
+    terms: Terms,
+    callback: Callable[[Record], Any],
 ) -> History:
-    """Train a fresh copy of the problem's network; an iteration of an optimizer or of minibatch is one epoch.
+    """Train a fresh network of the problem's; an iteration of an optimizer or of minibatch is one epoch.
 
     A run that diverges ends there, and its history says so; so does one whose time is up.
     """
     config, split = dataclasses.replace(problem.config, seed=seed), problem.split
-    model = problem.make_model(config)
     callbacks = [callback] if terms.seconds is None else [callback, clock(terms.seconds)]
     try:
         with blamed_on_settings():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ipdlam.checkpoint.files import write_file
+from ipdlam.datasets import varying
+from ipdlam.datasets.columns import Column
 from ipdlam.errors import FileError
 from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, LOSSES
@@ -21,9 +24,53 @@ from ipdlam.prox import ACTIVATIONS, LOSSES
 FORMAT = "ipdlam model 1"
 
 
-def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """``(X - mean) / scale`` in float64: where the mean is large, a difference has no digits to spare."""
-    return (X.double() - mean.double()) / scale.double()
+@dataclass(frozen=True)
+class Preparation:
+    """What turns raw inputs into those of a network: gaps filled and flagged, then mean 0 and deviation 1.
+
+    It is worked out in float64: where a mean is large, a difference has no digits to spare.
+    """
+
+    fill: Tensor | None = None  # for gaps (NaN), by column; None where there were none
+    flags: tuple[int, ...] = ()  # the columns with gaps: each gets another one, which is 1 where there was a gap
+    mean: Tensor | None = None
+    scale: Tensor | None = None
+
+    @classmethod
+    def of(cls, X: Tensor, *, standardize: bool) -> Preparation:
+        """As the samples say: a gap becomes the median of its column."""
+        gaps = X.isnan() if X.is_floating_point() else torch.zeros_like(X, dtype=torch.bool)
+        flags = tuple(gaps.any(0).nonzero().flatten().tolist())
+        found = cls(X.double().nanmedian(0).values.nan_to_num_(0.0) if flags else None, flags)
+        if not standardize:
+            return found
+        mean, scale = centre(found(X))
+        return dataclasses.replace(found, mean=mean, scale=scale)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Raw inputs, prepared."""
+        ready = X
+        if self.fill is not None:
+            gaps = X.isnan()
+            filled = torch.where(gaps, self.fill.to(X.dtype), X)
+            ready = torch.cat([filled, gaps[:, list(self.flags)].to(X.dtype)], 1)
+        if self.mean is None or self.scale is None:
+            return ready
+        return (ready.double() - self.mean.double()) / self.scale.double()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a file holds of it."""
+        held = {"fill": self.fill, "mean": self.mean, "scale": self.scale}
+        return {f"input.{name}": tensor.cpu() for name, tensor in held.items() if tensor is not None}
+
+
+def centre(X: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every column, in float64; those of a constant column are its value and 1."""
+    exact = X.double()
+    mean, deviation = exact.mean(0), exact.std(0, correction=0)
+    # Differences in the last digits are rounding, and those whose squares are less than float64 can hold are none.
+    varies = varying(exact) & (deviation > 8 * torch.finfo(exact.dtype).eps * mean.abs())
+    return torch.where(varies, mean, exact[0]), torch.where(varies, deviation, 1.0)
 
 
 @dataclass(frozen=True)
@@ -35,18 +82,24 @@ class TrainedModel:
     activation: str
     loss: str
     classes: tuple[str, ...] | None  # None for real targets
-    columns: tuple[str, ...] | None  # names of the inputs, where the data had any
+    columns: tuple[str, ...] | None  # names of the features, where the data had any
     label: str | None  # the name of the label column
-    mean: Tensor | None  # inputs are (x - mean) / scale, worked out in float64
-    scale: Tensor | None
+    preparation: Preparation = Preparation()
+    encoding: tuple[Column, ...] | None = None  # how the features of a text table become raw inputs
+
+    @property
+    def raw_inputs(self) -> int:
+        """How many numbers a row has before it is prepared."""
+        return self.widths[0] - len(self.preparation.flags)
 
     def inputs(self, X: Tensor) -> Tensor:
         """Raw inputs as the model takes them."""
-        if X.ndim != 2 or X.shape[1] != self.widths[0]:
-            raise ValueError(f"the model takes {self.widths[0]} inputs a row, but the data have shape {tuple(X.shape)}")
+        if X.ndim != 2 or X.shape[1] != self.raw_inputs:
+            raise ValueError(
+                f"the model takes {self.raw_inputs} inputs a row, but the data have shape {tuple(X.shape)}"
+            )
         weight = next(self.model.parameters())
-        ready = X if self.mean is None or self.scale is None else standardised(X, self.mean, self.scale)
-        return ready.to(weight.device, weight.dtype)
+        return self.preparation(X).to(weight.device, weight.dtype)
 
     @torch.no_grad()
     def outputs(self, X: Tensor, chunk_size: int = 8192) -> Tensor:
@@ -62,8 +115,7 @@ class TrainedModel:
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
-        if self.mean is not None and self.scale is not None:
-            tensors |= {"input.mean": self.mean.cpu(), "input.scale": self.scale.cpu()}
+        tensors |= self.preparation.tensors()
         about: dict[str, Any] = {
             "format": FORMAT,
             "widths": list(self.widths),
@@ -73,6 +125,8 @@ class TrainedModel:
             "classes": None if self.classes is None else list(self.classes),
             "columns": None if self.columns is None else list(self.columns),
             "label": self.label,
+            "flags": list(self.preparation.flags),
+            "encoding": None if self.encoding is None else [column.to_dict() for column in self.encoding],
         }
         # One entry: safetensors writes several in any order, and the same model is to be the same file.
         write_file(path, save(tensors, metadata={"ipdlam": json.dumps(about)}))
@@ -91,15 +145,22 @@ def load_model(path: Path) -> TrainedModel:
         for name, registry in (("activation", ACTIVATIONS), ("loss", LOSSES)):
             if about[name] not in registry:
                 raise ValueError(f"its {name} {about[name]!r} is in no registry")
-        mean, scale = tensors.pop("input.mean", None), tensors.pop("input.scale", None)
+        flags = tuple(about.get("flags", ()))
+        fill, mean, scale = (tensors.pop(f"input.{name}", None) for name in ("fill", "mean", "scale"))
+        encoding = about.get("encoding")
+        encoding = None if encoding is None else tuple(Column.from_dict(fields) for fields in encoding)
         model = mlp(widths, about["activation"], "torch", 0, dtype, "cpu")
         model.load_state_dict(tensors)
         classes, columns = check_names("classes", about), check_names("columns", about)
         by_sign = widths[-1] == 1 and LOSSES[about["loss"]]().classes(1) == 2
         if classes is not None and len(classes) != (2 if by_sign else widths[-1]):
             raise ValueError(f"it has {len(classes)} classes for {widths[-1]} outputs")
-        if columns is not None and len(columns) != widths[0]:
-            raise ValueError(f"it has {len(columns)} names for {widths[0]} inputs")
+        raw = widths[0] - len(flags)
+        if encoding is not None and sum(column.width for column in encoding) != raw:
+            raise ValueError(f"its columns have {sum(column.width for column in encoding)} inputs, its network {raw}")
+        features = raw if encoding is None else len(encoding)
+        if columns is not None and len(columns) != features:
+            raise ValueError(f"it has {len(columns)} names for {features} inputs")
         label = about["label"]
         if not (label is None or isinstance(label, str)):
             raise TypeError(f"its label is {label!r}, not a name")
@@ -115,7 +176,8 @@ def load_model(path: Path) -> TrainedModel:
         AttributeError,
     ) as error:  # RecursionError is one
         raise FileError(f"{path} is not a model that ipdlam saved: {error}") from error
-    return TrainedModel(model, widths, about["activation"], about["loss"], classes, columns, label, mean, scale)
+    ready = Preparation(fill, flags, mean, scale)
+    return TrainedModel(model, widths, about["activation"], about["loss"], classes, columns, label, ready, encoding)
 
 
 def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ...], torch.dtype]:
@@ -128,6 +190,12 @@ def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ..
         shapes |= {f"{2 * index}.weight": (outputs, inputs), f"{2 * index}.bias": (outputs,)}
     if "input.mean" in tensors or "input.scale" in tensors:
         shapes |= {"input.mean": (widths[0],), "input.scale": (widths[0],)}
+    flags = about.get("flags", [])
+    raw = widths[0] - len(flags)
+    if not all(type(place) is int and 0 <= place < raw for place in flags) or sorted(set(flags)) != flags:
+        raise ValueError(f"its flags are {flags!r}")
+    if flags:
+        shapes["input.fill"] = (raw,)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != shapes:
         wrong = next(name for name in (*shapes, *found) if found.get(name) != shapes.get(name))

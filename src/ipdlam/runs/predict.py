@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +15,13 @@ from ipdlam.errors import FileError
 from ipdlam.network.mlp import Network
 from ipdlam.network.samples import check_samples
 from ipdlam.prox import LOSSES
+from ipdlam.prox.probabilities import PROBABILITIES
+from ipdlam.prox.probabilities import probabilities as class_probabilities
 from ipdlam.runs.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.folder import RunFolder
 from ipdlam.runs.model_file import TrainedModel, load_model
 from ipdlam.runs.problem import set_aside
-from ipdlam.training.evaluation import Evaluation, evaluate
+from ipdlam.training.evaluation import evaluate, regression_scores
 
 
 def read_trained(path: Path) -> tuple[TrainedModel, TrainConfig | None]:
@@ -31,8 +34,8 @@ def read_trained(path: Path) -> tuple[TrainedModel, TrainConfig | None]:
     return load_model(path), None
 
 
-def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str, tuple[int, Evaluation]]:
-    """Loss and accuracy of a saved model on its own data, or on others, by part: samples and evaluation."""
+def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str, dict[str, Any]]:
+    """What a saved model is worth on its own data, or on others, by part: samples, mean loss, accuracy or errors."""
     trained, config = read_trained(path)
     if config is None and data is None:
         raise ConfigError(f"{path} is a model without a run; say which data: --data DATA")
@@ -42,8 +45,10 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
         table = separator(Path(data)) is not None  # other kinds of files have no columns to choose from
         task = "regression" if trained.classes is None else "classification"
         label = config.label if table else None
-        config = dataclasses.replace(config, data=data, label=label, task=task, limit=None, validation="auto")
-    found = {}
+        config = dataclasses.replace(
+            config, data=data, label=label, drop=None, task=task, limit=None, validation="auto"
+        )
+    found: dict[str, dict[str, Any]] = {}
     with blamed_on_settings():
         loaded = load(
             config.data,
@@ -52,6 +57,8 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
             label=config.label,
             task=config.task,
             dtype=torch.float64,
+            gaps=True,
+            encoding=trained.encoding,
         )
         if not own and loaded.X_test is None:
             parts = {"all samples": (loaded.X, loaded.y)}
@@ -64,7 +71,10 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
         for name, (X, y) in parts.items():
             inputs = trained.inputs(same_columns(trained, loaded, X))
             samples = check_samples(network, loss, inputs, same_classes(trained, loaded, y))
-            found[name] = (len(samples), evaluate(trained.model, loss, samples, 8192))
+            scores = evaluate(trained.model, loss, samples, 8192)
+            found[name] = {"samples": len(samples), "loss": scores.loss, "accuracy": scores.accuracy}
+            if trained.classes is None:
+                found[name] |= regression_scores(trained.model, samples)
     return found
 
 
@@ -100,10 +110,18 @@ def same_classes(trained: TrainedModel, data: Dataset, y: Tensor) -> Tensor:
     return torch.tensor([places[name] for name in data.classes])[y]
 
 
-def predict_file(path: Path, file: Path, *, scores: bool) -> tuple[list[str], list[list[object]]]:
+def predict_file(
+    path: Path, file: Path, *, scores: bool = False, probabilities: bool = False
+) -> tuple[list[str], list[list[object]]]:
     """A header and one row of predictions for every sample in a file."""
     trained, config = read_trained(path)
-    X = read_inputs(file, trained.columns, config.label if config is not None else trained.label)
+    if probabilities and (trained.classes is None or trained.loss not in PROBABILITIES):
+        what = "a regression" if trained.classes is None else f"a model of the loss {trained.loss}"
+        raise ConfigError(
+            f"probabilities are for classes and the losses {', '.join(PROBABILITIES)}; {path} is {what}: leave them out"
+        )
+    label = config.label if config is not None else trained.label
+    X = read_inputs(file, trained.columns, label, gaps=True, encoding=trained.encoding)
     try:
         outputs = trained.outputs(X)
     except ValueError as error:
@@ -111,10 +129,16 @@ def predict_file(path: Path, file: Path, *, scores: bool) -> tuple[list[str], li
     if trained.classes is None:
         header = ["prediction"] if outputs.shape[1] == 1 else [f"prediction {i}" for i in range(outputs.shape[1])]
         return header, outputs.tolist()
+    header, columns = ["prediction"], []
+    if probabilities:
+        header += [f"probability {name}" for name in trained.classes]
+        columns.append(class_probabilities(trained.loss, outputs.double().cpu()))
+    if scores:
+        named = trained.classes if outputs.shape[1] == len(trained.classes) else trained.classes[1:]
+        header += [f"output {name}" for name in named]
+        columns.append(outputs)
     rows: list[list[object]] = [[label] for label in trained.labels(outputs)]
-    if not scores:
-        return ["prediction"], rows
-    named = trained.classes if outputs.shape[1] == len(trained.classes) else trained.classes[1:]
-    for row, output in zip(rows, outputs.tolist(), strict=True):
-        row.extend(output)
-    return ["prediction", *(f"output {name}" for name in named)], rows
+    for numbers in columns:
+        for row, own in zip(rows, numbers.tolist(), strict=True):
+            row.extend(own)
+    return header, rows

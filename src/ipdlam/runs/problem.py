@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -13,15 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation, BatchByBatch
-from ipdlam.datasets import Dataset, load, varying, warn_of_constants
+from ipdlam.datasets import Dataset, load, warn_of_constants
 from ipdlam.distributed.group import Span
 from ipdlam.fullbatch.trainer import DLAM, IPDLAM
 from ipdlam.minibatch.batch import default_batch_size
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.initialise import mlp
+from ipdlam.network.mlp import Network
+from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
 from ipdlam.runs.config import ConfigError, TrainConfig, as_weight_proximity, blamed_on_settings
-from ipdlam.runs.model_file import TrainedModel, standardised
+from ipdlam.runs.model_file import Preparation, TrainedModel, centre
+from ipdlam.training.evaluation import regression_scores
 from ipdlam.training.trainer import Trainer
 
 TRAINERS: dict[str, Any] = {
@@ -52,8 +56,8 @@ class Split:
     y: Tensor
     validation: tuple[Tensor, Tensor] | None
     scored_on: str  # "test set", "held-out samples", "training samples"
-    mean: Tensor | None
-    scale: Tensor | None
+    preparation: Preparation  # of the inputs
+    targets: tuple[Tensor, Tensor] | None  # mean and deviation of real targets, which are scaled by them
 
     def part(self, rank: int, size: int) -> Split:
         """What one of several processes trains and scores on: a block of consecutive samples of each."""
@@ -97,33 +101,21 @@ def set_aside(data: Dataset, config: TrainConfig) -> RawSplit:
 
 
 def split(data: Dataset, config: TrainConfig) -> Split:
-    """Set validation samples aside, standardise as the configuration says, and convert to its precision."""
+    """Set validation samples aside, prepare inputs and real targets, and convert them to the configured precision."""
     raw, dtype = set_aside(data, config), getattr(torch, config.dtype)
-    mean = scale = None
-    if config.standardize if config.standardize is not None else data.kind == "table":
-        mean, scale = centre(raw.X)
-
-    def ready(X: Tensor) -> Tensor:
-        return (X if mean is None or scale is None else standardised(X, mean, scale)).to(dtype)
+    standardize = config.standardize if config.standardize is not None else data.kind == "table"
+    prepare = Preparation.of(raw.X, standardize=standardize)
+    targets = None if data.classes is not None else centre(raw.y)
 
     def goals(y: Tensor) -> Tensor:
-        return y.to(dtype) if y.is_floating_point() else y
+        return y if targets is None else ((y.double() - targets[0]) / targets[1]).to(dtype)
 
-    X = ready(raw.X)
+    X = prepare(raw.X).to(dtype)
     if data.kind == "table":
-        remedy = "use --dtype float64" if mean is not None else "leave out --no-standardize, or use --dtype float64"
+        remedy = "use --dtype float64" if standardize else "leave out --no-standardize, or use --dtype float64"
         warn_of_constants(data, raw.X, X, remedy)
-    validation = raw.validation and (ready(raw.validation[0]), goals(raw.validation[1]))
-    return Split(X, goals(raw.y), validation, raw.scored_on, mean, scale)
-
-
-def centre(X: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every column, in float64; those of a constant column are its value and 1."""
-    exact = X.double()
-    mean, deviation = exact.mean(0), exact.std(0, correction=0)
-    # Differences in the last digits are rounding, and those whose squares are less than float64 can hold are none.
-    varies = varying(exact) & (deviation > 8 * torch.finfo(exact.dtype).eps * mean.abs())
-    return torch.where(varies, mean, exact[0]), torch.where(varies, deviation, 1.0)
+    validation = raw.validation and (prepare(raw.validation[0]).to(dtype), goals(raw.validation[1]))
+    return Split(X, goals(raw.y), validation, raw.scored_on, prepare, targets)
 
 
 def make_regularizer(name: str, strength: float | None) -> Regularizer | None:
@@ -153,6 +145,8 @@ class Problem:
                 task=config.task,
                 progress=progress,
                 dtype=torch.float64,
+                drop=[name.strip() for name in (config.drop or "").split(",") if name.strip()],
+                gaps=True,
             )
         self.split = split(self.data, config)
         self.widths = (self.split.X.shape[1], *config.hidden, self._outputs())
@@ -227,9 +221,20 @@ class Problem:
         """The samples to a batch, or what suits their number where it is not given."""
         return default_batch_size(len(self.split.X)) if given is None else given
 
+    def errors(self, model: nn.Sequential) -> dict[str, float | None] | None:
+        """R², RMSE and MAE of a regression on what it is scored on, in the targets' units; None for classes."""
+        split = self.split
+        if split.targets is None:
+            return None
+        X, y = (split.X, split.y) if split.validation is None else split.validation
+        device = next(model.parameters()).device
+        return regression_scores(model, Samples(X.to(device), y.to(device), None), split.targets[1])
+
     def describe(self, model: nn.Sequential) -> TrainedModel:
-        """The trained network with all that a prediction needs."""
+        """The trained network with all that a prediction needs; of a regression, with outputs in the targets' units."""
         config, data = self.config, self.data
+        if self.split.targets is not None:
+            model = in_units(model, *self.split.targets)
         return TrainedModel(
             model,
             self.widths,
@@ -238,8 +243,8 @@ class Problem:
             data.classes,
             data.columns,
             config.label,
-            self.split.mean,
-            self.split.scale,
+            self.split.preparation,
+            data.encoding,
         )
 
     def _outputs(self) -> int:
@@ -250,3 +255,14 @@ class Problem:
             raise ConfigError(f"{self.data.name} holds one class, {self.data.classes[0]!r}; there is nothing to learn")
         # A margin loss tells two classes by the sign of one output.
         return 1 if classes == 2 and LOSSES[self.config.loss]().classes(1) == 2 else classes
+
+
+@torch.no_grad()
+def in_units(model: nn.Sequential, mean: Tensor, scale: Tensor) -> nn.Sequential:
+    """A copy of a network that was trained on scaled targets, whose last layer gives them in their own units."""
+    found = copy.deepcopy(model)
+    last = Network(found).layers[-1].linear
+    unit, centre = (tensor.to(last.weight.device) for tensor in (scale, mean))
+    last.weight.copy_(last.weight.double() * unit.unsqueeze(1))
+    last.bias.copy_(last.bias.double() * unit + centre)
+    return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipdlam.distributed.group import SERIAL, Group
 from ipdlam.network.objective import weighted_sum
@@ -65,3 +65,23 @@ def scores(
         held_out = evaluate(model, loss, validation, chunk_size).of_all(group)
         found |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.accuracy}
     return found
+
+
+@torch.no_grad()
+def regression_scores(model: nn.Module, samples: Samples, unit: Tensor | None = None) -> dict[str, float | None]:
+    """R², and the root mean square and the mean size of the errors, in the units of the targets.
+
+    ``unit`` is what scaled targets were divided by. Several outputs are averaged. R² of targets that are all the same
+    is None.
+    """
+    rows = samples.rows(8192)
+    outputs = torch.cat([model(samples.inputs(part)).double().cpu() for part in rows])
+    goals = torch.cat([samples.goals(part).double().cpu() for part in rows])
+    errors = (outputs - goals) * (1.0 if unit is None else unit.double().cpu())
+    spread = (goals - goals.mean(0)).square().mean(0)
+    explained = 1.0 - (outputs - goals).square().mean(0) / spread
+    return {
+        "r2": float(explained.mean()) if bool((spread > 0.0).all()) else None,
+        "rmse": float(errors.square().mean(0).sqrt().mean()),
+        "mae": float(errors.abs().mean()),
+    }
