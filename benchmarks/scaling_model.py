@@ -351,7 +351,7 @@ def draw(result: dict[str, Any], path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from ipdlam.runs.plots import house_style, save
+    from ipdlam.training.plots import house_style, save
     from scaling_picture import draw_checks, draw_networks, draw_predictions
 
     with house_style():

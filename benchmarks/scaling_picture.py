@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from costs import Machine, iteration_cost
-from ipdlam.runs.plots import INK, PALETTE, plain
+from ipdlam.training.plots import INK, PALETTE, plain
 from scaling_model import BILLION, LATENCY, PAPER, RATES, node
 
 if TYPE_CHECKING:

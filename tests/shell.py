@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ipdlam.cli import app, main
-from ipdlam.network.history import Record
 from ipdlam.runs.folder import RunFolder
+from ipdlam.training.history import Record
 
 
 def fake_curves(histories, path, title=None, unit="iteration"):

@@ -30,13 +30,13 @@ from ipdlam.checkpoint.format import MANIFEST
 from ipdlam.cli import app
 from ipdlam.cli.display import Screen
 from ipdlam.datasets import load
-from ipdlam.network.history import History, Record
 from ipdlam.runs import config as known
 from ipdlam.runs import job as jobs
 from ipdlam.runs.compare import compared_seeds
 from ipdlam.runs.config import TrainConfig
 from ipdlam.runs.folder import RunFolder
 from ipdlam.runs.problem import Problem, split
+from ipdlam.training.history import History, Record
 from shell import ipdlam_run, records, refused, same_model, snapshot, summary, without_seconds
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -1018,7 +1018,9 @@ def test_a_history_that_cannot_be_written_costs_nothing_else(table, tmp_path, ta
 
 
 def test_a_picture_that_cannot_be_written_costs_nothing_else(table, tmp_path):
-    with mock.patch("ipdlam.runs.plots.write_file", side_effect=ipdlam.CheckpointError("curves.png was not written")):
+    with mock.patch(
+        "ipdlam.training.plots.write_file", side_effect=ipdlam.CheckpointError("curves.png was not written")
+    ):
         _, err = ipdlam_run("train", table, *SMALL, "--output", tmp_path / "run", pictures=True)
     assert err == "warning: curves.png was not written\n"
     assert (tmp_path / "run" / "model.safetensors").is_file()

@@ -203,7 +203,7 @@ def test_memory_that_runs_out_elsewhere_is_one_line(digits, monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError("no fonts"), ValueError("an image of 0 x 0 pixels"), MemoryError()])
 def test_curves_that_cannot_be_drawn_never_fail_a_run(tmp_path, monkeypatch, error):
-    for home in ("ipdlam.runs.job", "ipdlam.runs.plots"):
+    for home in ("ipdlam.runs.job", "ipdlam.training.plots"):
         monkeypatch.setattr(f"{home}.curves", mock.Mock(side_effect=error))
     err = ipdlam_run("train", "digits", *QUICK, "--output", tmp_path / "run", pictures=True)[1]
     assert f"warning: the curves were not drawn: {error or 'MemoryError'}" in err

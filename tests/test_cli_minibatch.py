@@ -24,12 +24,12 @@ from ipdlam.baselines import BackPropagation
 from ipdlam.cli import app
 from ipdlam.cli.display import Screen
 from ipdlam.minibatch.step import Stepper
-from ipdlam.network.history import History
 from ipdlam.runs.compare import TIME_IS_UP
 from ipdlam.runs.config import ConfigError, TrainConfig
 from ipdlam.runs.folder import RunFolder
 from ipdlam.runs.job import check_first_stage, counted, ending, hands_over
 from ipdlam.runs.problem import Problem
+from ipdlam.training.history import History
 from shell import assert_same_run, ipdlam_run, kill_after, records, refused, snapshot, summary
 
 SHORT = ("--hidden", "8", "--limit", "200")
@@ -354,7 +354,7 @@ def test_why_a_stage_ends():
 
 
 def records_of(count):
-    from ipdlam.network.history import Record
+    from ipdlam.training.history import Record
 
     terms = (0.1, 12.5, 12.5, 0.0, (0.0, 0.0), (0.0,), 12.5, 1.5)
     return [Record(k + 1, *terms, 0.1, 0.9, 0.2, 0.8765) for k in range(count)]
@@ -384,7 +384,7 @@ def test_the_screen_shows_epochs_and_no_constraints(tmp_path, width):
 
 
 def test_the_picture_counts_epochs():
-    from ipdlam.runs.plots import draw_curves
+    from ipdlam.training.plots import draw_curves
 
     figure = draw_curves({"minibatch": History(records_of(3))}, unit="epoch")
     labels = [axes.get_xlabel() for axes in figure.axes]

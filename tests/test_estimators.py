@@ -30,8 +30,8 @@ from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 from ipdlam.estimators.classifier import nearest_probabilities
 from ipdlam.estimators.scaling import Scaling
 from ipdlam.estimators.stopping import Plateau
-from ipdlam.network.history import Record
 from ipdlam.prox import ACTIVATIONS, LOSSES
+from ipdlam.training.history import Record
 
 # Most trainings here are far too short to converge; the tests of the warning itself ask for it.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -12,8 +12,8 @@ import sys
 import pytest
 
 from ipdlam import History, Record
-from ipdlam.runs import plots
-from ipdlam.runs.plots import PALETTE, STYLE, curves, draw_curves, house_style, save
+from ipdlam.training import plots
+from ipdlam.training.plots import PALETTE, STYLE, curves, draw_curves, house_style, save
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -350,7 +350,7 @@ def test_missing_matplotlib_says_how_to_install_it(monkeypatch, tmp_path):
 def test_pyplot_is_never_imported_nor_matplotlib_before_it_is_needed(tmp_path):
     code = f"""
 import sys
-import ipdlam.runs.plots
+import ipdlam.training.plots
 from ipdlam import History, Record
 assert "matplotlib" not in sys.modules
 history = History([Record(1, 0.1, 1.0, 1.0, 0.0, (1.0,), (), 1.0, 0.5, 1.0, 0.5)])

@@ -335,7 +335,7 @@ def test_a_full_disk_when_results_are_written(tmp_path, monkeypatch, name):
             path.write_bytes(content)
 
     monkeypatch.setattr("ipdlam.experiments.make.write_file", write_file)
-    monkeypatch.setattr("ipdlam.runs.plots.write_file", write_file)
+    monkeypatch.setattr("ipdlam.training.plots.write_file", write_file)
     message = refused("reproduce", "order", "--output", tmp_path, code=1)
     assert message.startswith(f"error: {tmp_path / name} was not written: the disk is full: ")
     assert message.endswith(" are needed; make room or save elsewhere\n")

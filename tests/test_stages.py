@@ -24,12 +24,12 @@ from ipdlam.baselines import BackPropagation
 from ipdlam.checkpoint import format as checkpoints
 from ipdlam.cli import app
 from ipdlam.cli.display import Screen
-from ipdlam.network.history import History, Record
 from ipdlam.runs import job as jobs
 from ipdlam.runs.config import ConfigError, TrainConfig
 from ipdlam.runs.folder import RunFolder
 from ipdlam.runs.job import check_first_stage, counted, ending, hands_over
 from ipdlam.runs.problem import Problem
+from ipdlam.training.history import History, Record
 from shell import Killed, assert_same_run, fake_curves, ipdlam_run, kill_after, records, refused, snapshot, summary
 
 WARM = ("--hidden", "8", "--iterations", "3", "--then", "adam", "--then-epochs", "4", "--checkpoint-every", "2")
@@ -571,7 +571,7 @@ def test_the_screen_has_a_bar_for_each_stage(data, tmp_path, width):
 
 
 def test_curves_show_the_change(data, run, monkeypatch):
-    from ipdlam.runs.plots import draw_curves
+    from ipdlam.training.plots import draw_curves
 
     history = RunFolder(run.path).read_history()
     figure = draw_curves({"run": history})

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     )
     from ipdlam.fullbatch.trainer import DLAM, IPDLAM
     from ipdlam.minibatch.trainer import MiniBatchIPDLAM
-    from ipdlam.network.history import History, Record
     from ipdlam.network.initialise import initialise
     from ipdlam.network.objective import Objective
-    from ipdlam.runs import plots
-    from ipdlam.training import callbacks
+    from ipdlam.training import callbacks, plots
+    from ipdlam.training.history import History, Record
 
 # Imported when they are first used: `ipdlam --help` does not wait for torch.
 HOMES = {
@@ -32,7 +31,7 @@ HOMES = {
     "callbacks": "ipdlam.training.callbacks",
     "checkpoint": "ipdlam.checkpoint",
     "datasets": "ipdlam.datasets",
-    "plots": "ipdlam.runs.plots",
+    "plots": "ipdlam.training.plots",
     "prox": "ipdlam.prox",
     "CheckpointError": "ipdlam.errors",
     "DataError": "ipdlam.errors",
@@ -43,8 +42,8 @@ HOMES = {
     "StopTraining": "ipdlam.errors",
     "StorageError": "ipdlam.errors",
     "UnsupportedModelError": "ipdlam.errors",
-    "History": "ipdlam.network.history",
-    "Record": "ipdlam.network.history",
+    "History": "ipdlam.training.history",
+    "Record": "ipdlam.training.history",
     "initialise": "ipdlam.network.initialise",
     "Objective": "ipdlam.network.objective",
     "DLAM": "ipdlam.fullbatch.trainer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ipdlam.network.history import History
+    from ipdlam.training.history import History
 
 
 class UnsupportedModelError(ValueError):

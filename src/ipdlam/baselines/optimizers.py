@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 from ipdlam.baselines.protocol import Baseline, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import LARGEST_RATE, check_integer, check_number, check_seed
-from ipdlam.network.history import Record
 from ipdlam.network.mlp import Network
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
+from ipdlam.training.history import Record
 from ipdlam.training.trainer import CountsEpochs
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {

@@ -16,13 +16,13 @@ from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_integer
 from ipdlam.errors import SolveError
 from ipdlam.fullbatch.state import Variables
-from ipdlam.network.history import History
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.mlp import Network
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import ArrayLike, Loader, Samples, ValidationData, default_chunk_size
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.prox.registry import by_name, describe, rebuild
+from ipdlam.training.history import History
 from ipdlam.training.loop import Weights
 from ipdlam.training.state import RunState
 from ipdlam.training.trainer import CountsIterations, Trainer

@@ -19,9 +19,9 @@ from ipdlam.runs.config import MOST, ConfigError, TrainConfig, blamed_on_setting
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ipdlam.network.history import Record
     from ipdlam.runs.compare import Comparison
     from ipdlam.runs.problem import Split
+    from ipdlam.training.history import Record
 
 WIDTH = 120  # of the table
 MINIBATCH = ("step", "rank", "weight_decay")  # settings of that method alone
@@ -125,10 +125,10 @@ def compare(
     names = [name.strip() for name in methods.split(",") if name.strip()]
 
     from ipdlam.checkpoint.files import write_file
-    from ipdlam.network.history import plain
     from ipdlam.runs.compare import ENDLESS, Comparison, Terms, check_methods, check_read, resolve_rates
     from ipdlam.runs.folder import is_taken, make_folder, new_path
     from ipdlam.runs.problem import Problem
+    from ipdlam.training.history import plain
 
     check_methods(names)
     rates = resolve_rates(rates, names)
@@ -202,7 +202,7 @@ class Screen:
         """The table, what it is of, and where the rest is."""
         from ipdlam.cli.display import silenced
         from ipdlam.runs.compare import title
-        from ipdlam.runs.plots import curves
+        from ipdlam.training.plots import curves
 
         comparison, console, problem = self.comparison, self.console, self.comparison.problem
         count, shared = len(comparison.seeds), comparison.compared

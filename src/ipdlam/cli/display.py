@@ -18,13 +18,13 @@ from rich.text import Text
 from ipdlam.baselines import BackPropagation
 from ipdlam.checkpoint.files import readable
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
-from ipdlam.network.history import plain
 from ipdlam.runs.environment import peak_memory
 from ipdlam.runs.job import counted
+from ipdlam.training.history import plain
 
 if TYPE_CHECKING:
-    from ipdlam.network.history import History, Record
     from ipdlam.runs.job import Job
+    from ipdlam.training.history import History, Record
 
 
 ERRORS = {"r2": "R²", "rmse": "RMSE", "mae": "MAE"}  # of a regression

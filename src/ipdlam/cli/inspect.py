@@ -42,7 +42,7 @@ def evaluate(
 
     found = evaluate_run(run, data, data_dir)
     if as_json:
-        from ipdlam.network.history import plain
+        from ipdlam.training.history import plain
 
         print(json.dumps(plain(found)))
         return

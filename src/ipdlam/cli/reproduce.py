@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ipdlam.experiments.spec import RunResult, RunSpec
     from ipdlam.experiments.store import Store
-    from ipdlam.network.history import Record
+    from ipdlam.training.history import Record
 
 
 ALIASES = {"fig4": "order"}

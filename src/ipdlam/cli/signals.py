@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ipdlam.errors import StopTraining
 
 if TYPE_CHECKING:
-    from ipdlam.network.history import Record
+    from ipdlam.training.history import Record
 
 
 class StopSignals:

@@ -1,6 +1,6 @@
 """scikit-learn estimators: perceptrons trained by alternating minimisation, for pipelines, searches and pickles.
 
-The only room that knows scikit-learn; ``pip install 'ipdlam[sklearn]'`` brings it.
+The only room that knows scikit-learn; ``pip install scikit-learn`` brings it.
 """
 
 try:
@@ -9,6 +9,6 @@ try:
 except ImportError as error:
     if "sklearn" not in str(error):
         raise
-    raise ImportError(f"scikit-learn 1.6 or newer is needed ({error}); pip install 'ipdlam[sklearn]'") from error
+    raise ImportError(f"scikit-learn 1.6 or newer is needed ({error}); pip install 'scikit-learn>=1.6'") from error
 
 __all__ = ["IPDLAMClassifier", "IPDLAMRegressor"]

@@ -18,7 +18,7 @@ def write_onnx(module: nn.Sequential, features: int, path: str | PathLike[str]) 
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"export_onnx needs ONNX ({error}); pip install 'ipdlam[onnx]'") from error
+        raise ImportError(f"export_onnx needs ONNX ({error}); pip install onnx onnxscript") from error
     example = torch.zeros(2, features, dtype=next(module.parameters()).dtype)
     with quiet():
         torch.onnx.export(

@@ -150,7 +150,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             self.validation_scores_ = [*earlier, *scores]
         if history.stop_reason == "interrupted":
             warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=4)
-        elif history.stop_reason == "iterations" and plateau.falling:
+        elif history.stop_reason == "iterations" and not batches and plateau.falling:  # batches come to rest by plan
             warnings.warn(
                 f"the training loss was still falling when max_iter={self.max_iter} was reached; more iterations would "
                 "fit the samples better",
@@ -301,7 +301,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the network as an ONNX file that takes a batch ``X`` of any number of rows and gives ``outputs``.
 
-        Needs ``pip install 'ipdlam[onnx]'``. The file holds :attr:`module_`: raw features in, for a classifier what
+        Needs ``pip install onnx onnxscript``. The file holds :attr:`module_`: raw features in, for a classifier what
         ``decision_function`` is made of, for a regressor the targets.
         """
         check_is_fitted(self)

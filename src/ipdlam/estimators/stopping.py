@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ipdlam.errors import StopTraining
-from ipdlam.network.history import Record
+from ipdlam.training.history import Record
 
 NOTABLE = 0.01
 

@@ -17,9 +17,9 @@ from ipdlam.errors import FileError
 from ipdlam.experiments.claims import KNOWN, UNJUDGED
 from ipdlam.experiments.spec import Experiment, Panel, Results, RunResult, RunSpec
 from ipdlam.experiments.store import Store
-from ipdlam.network.history import Record
 from ipdlam.runs.config import ConfigError
-from ipdlam.runs.plots import PALETTE, house_style, save
+from ipdlam.training.history import Record
+from ipdlam.training.plots import PALETTE, house_style, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from ipdlam.experiments.contents import Content, base_name, png_texts, read_pict
 from ipdlam.experiments.make import DRAWN
 from ipdlam.experiments.paper.setup import LETTER
 from ipdlam.experiments.paper.table1 import PRINTED, corrected
-from ipdlam.runs.plots import INK, PALETTE, house_style, save
+from ipdlam.training.plots import INK, PALETTE, house_style, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

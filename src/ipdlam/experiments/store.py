@@ -22,13 +22,13 @@ from ipdlam.checkpoint.format import in_series, series
 from ipdlam.errors import DivergenceError, FileError
 from ipdlam.experiments.spec import START, RunResult, RunSpec
 from ipdlam.fullbatch.trainer import IPDLAM
-from ipdlam.network.history import History, Record
 from ipdlam.prox import Ridge
 from ipdlam.runs import problem as problems
 from ipdlam.runs.config import TrainConfig
 from ipdlam.runs.environment import environment
 from ipdlam.runs.problem import Problem
 from ipdlam.training.callbacks import Checkpoints
+from ipdlam.training.history import History, Record
 from ipdlam.training.loop import Stopping
 from ipdlam.training.trainer import Trainer
 

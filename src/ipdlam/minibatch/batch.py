@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ipdlam.distributed.group import SERIAL, Group
 from ipdlam.network.mlp import Network
-from ipdlam.network.samples import ArrayLike, Loader, RowSource, Samples, as_tensor
+from ipdlam.network.samples import INTEGERS, ArrayLike, Loader, Samples, as_tensor
 
 
 @dataclass(frozen=True)
@@ -136,12 +135,7 @@ class NoSamples(Samples):
 def no_samples(network: Network, loader: Loader | None = None) -> NoSamples:
     """What a run, or a process in one batch, has where there are none."""
     weight = network[1].linear.weight.detach()
-    return NoSamples(weight.new_zeros(0, network.inputs), weight.new_zeros(0, network.outputs), None, loader)
-
-
-def is_array(X: Any) -> bool:
-    """Whether ``X`` is data, and not an iterable of batches."""
-    return isinstance(X, (Tensor, np.ndarray, RowSource))
+    return NoSamples(weight.new_zeros(0, network.inputs), weight.new_zeros(0, network.outputs), None, loader=loader)
 
 
 def check_loader(X: Any, y: Any, sample_weight: Any) -> None:
@@ -165,11 +159,13 @@ def check_batch_parts(batch: Any) -> tuple[Any, ...]:
 
 
 def check_kinds(network: Network, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> dict[str, Tensor]:
-    """The parts of a batch as tensors, in the model's precision and on its device: nothing is converted in a loop."""
+    """The parts of a batch as tensors, in the model's precision and on its device; only pixels are converted."""
     given = {"x": as_tensor("x", x), "y": as_tensor("y", y)}
     if sample_weight is not None:
         given["sample_weight"] = as_tensor("sample_weight", sample_weight)
     for name, tensor in given.items():
+        if name == "x" and tensor.dtype in INTEGERS:  # pixels, as fit takes them
+            given[name] = tensor = tensor.to(network.dtype)
         if tensor.dtype != network.dtype and (name == "x" or tensor.is_floating_point()):
             raise TypeError(f"{name} is {tensor.dtype}, but the model is {network.dtype}; convert one of them")
         if tensor.device != network.device:

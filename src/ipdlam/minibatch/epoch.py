@@ -34,7 +34,7 @@ def finish_epoch(state: MiniBatchState, start: str, skip: bool) -> None:
     before = network.read()  # to fall back on
     state.weights = None
     if state.loader is not None:
-        state.position, state.losses, state.counted = 0, 0.0, 0.0
+        state.begin_epoch()
     generator = torch.Generator()
     generator.set_state(state.order)
     try:
@@ -81,6 +81,8 @@ def take(state: MiniBatchState, batch: Batch, progress: float, start: str) -> fl
         raise state.divergence() from error
     if not math.isfinite(loss):
         raise state.divergence()
+    if state.stepper.accuracy is not None:
+        state.correct = (state.correct or 0.0) + state.stepper.accuracy * batch.part.count
     state.losses += loss * batch.part.count
     state.counted += batch.part.count
     return loss
@@ -130,7 +132,8 @@ def batch_of(state: MiniBatchState, numbers: Tensor) -> Batch:
 
 def as_batch(samples: Samples, rows: int, group: Group = SERIAL, positions: Tensor | None = None) -> Batch:
     """Samples as what is held here of a batch of so many rows."""
-    return Batch(samples.X, samples.y, samples.weight, part=Part.made(samples.weight, rows, group, positions))
+    part = Part.made(samples.weight, rows, group, positions)
+    return Batch(samples.X, samples.y, samples.weight, samples.encoded, part=part)
 
 
 def batches_of(state: MiniBatchState, order: Tensor) -> Iterator[Batch]:
@@ -146,6 +149,7 @@ def batches_from(state: MiniBatchState, skip: bool) -> Iterator[Batch | None]:
     A process whose loader has ended goes on without samples until all have.
     """
     assert state.loader is not None
+    state.stepper.scores_batches = True
     lengths = [length for (length,) in state.group.numbers(float(length_of(state.loader) or 0))]
     state.epoch_batches = int(max(lengths)) or state.epoch_batches
     nothing = object()

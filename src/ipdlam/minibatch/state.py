@@ -37,6 +37,7 @@ class MiniBatchState(RunState):
     position: int = 0  # batches of this epoch that are done
     losses: float = 0.0  # their sum, each sample's as it was met
     counted: float = 0.0  # the samples' weights in it
+    correct: float | None = None  # of a loader's samples, those whose class was known before the step
     planned: tuple[int, int] = (0, 0)  # the epochs over which the steps descend; none in a loop of the user's
     epoch_batches: int | None = None  # of the last epoch, or of this one where it is known
     skipped: int = 0  # batches with NaN or infinity
@@ -75,6 +76,10 @@ class MiniBatchState(RunState):
         network = self.stepper.network
         biases = [bias for l in network.numbers if (bias := network.bias(l)) is not None]
         return [*(network.weight(l) for l in network.numbers), *biases, *self.stepper.tensors().values()]
+
+    def begin_epoch(self) -> None:
+        """No batch of this epoch is done."""
+        self.position, self.losses, self.counted, self.correct = 0, 0.0, 0.0, None
 
     def begin_alike(self, settings: Callable[[], dict[str, Any]]) -> None:
         """Refuse what is not the same on all processes, but for the weights and moves, which become those of rank 0."""

@@ -141,6 +141,8 @@ class Stepper:
         self.prepared = False
         self.intact = True  # False in the middle of a batch, and for good where that fails
         self.weight_unit: float | None = None  # a sample's weight that counts as one sample; by default a batch's mean
+        self.scores_batches = False  # whether nothing else says how good the model is: a loader's samples are not kept
+        self.accuracy: float | None = None  # of the last batch, before the step
         self.batches = 0
         self.rise_from = 0  # the batch from which the steps rise
         self.rows = 0.0  # samples of a usual batch, or their weights
@@ -203,6 +205,9 @@ class Stepper:
         targets = batch.targets(settings.loss, slice(None), self.network.outputs)
         outputs = passed.z[layers]
         measures = [part.mean_of(settings.loss.value(targets, outputs))]
+        labels = batch.labels(settings.loss, slice(None)) if self.scores_batches and part.group.size == 1 else None
+        if labels is not None:
+            measures.append(part.mean_of(settings.loss.predict(outputs).eq(labels).to(outputs.dtype)))
         if math.isfinite(measures[0].own):
             first = output_change(settings.loss, targets, outputs, settings.penalty * (1.0 + settings.proximity))
         else:  # nobody will need it
@@ -211,7 +216,9 @@ class Stepper:
         measures += [part.size_of(x) for x in (first, pull) if x is not None]
         if self.distance == 0.0:  # the first batch
             measures += [part.size_of(z) for z in passed.z.values()]
-        loss, distance, *sizes = part.complete(*measures)
+        loss, *found = part.complete(*measures)
+        self.accuracy = None if labels is None else found.pop(0)
+        distance, *sizes = found
         if not math.isfinite(loss):
             return loss
         self.intact = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterable
 from os import PathLike
 from typing import Any
@@ -16,16 +17,16 @@ from ipdlam.checks import check_integer, check_seed
 from ipdlam.distributed.agreement import divide
 from ipdlam.distributed.group import Span, uninterrupted
 from ipdlam.errors import CheckpointError
-from ipdlam.minibatch.batch import NoSamples, check_loader, default_batch_size, is_array, no_samples, unit_of
+from ipdlam.minibatch.batch import NoSamples, check_loader, default_batch_size, no_samples, unit_of
 from ipdlam.minibatch.epoch import everyones_part, finish_epoch, joined, take
 from ipdlam.minibatch.state import MiniBatchState, fill_stepper
 from ipdlam.minibatch.step import Stepper, StepSettings
-from ipdlam.network.history import History, Record
 from ipdlam.network.objective import Objective
-from ipdlam.network.samples import ArrayLike, Samples, default_chunk_size
+from ipdlam.network.samples import ArrayLike, Samples, default_chunk_size, is_array
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.prox.registry import by_name, rebuild
 from ipdlam.training.evaluation import evaluate
+from ipdlam.training.history import History, Record
 from ipdlam.training.loop import Callback, Stopping
 from ipdlam.training.trainer import CountsEpochs
 
@@ -143,6 +144,13 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
             if state.planned != (0, 0):  # a loop that goes on from what fit left has a descent of its own
                 state.planned, stepper.rise_from = (0, 0), stepper.batches
             progress = (stepper.batches - stepper.rise_from) / self.horizon if self.horizon is not None else 0.0
+            if progress == 1.0:
+                warnings.warn(
+                    f"batch {stepper.batches - stepper.rise_from + 1} is past the horizon of {self.horizon}: from here "
+                    "on the steps are zero; make a trainer with a larger horizon",
+                    UserWarning,
+                    stacklevel=2,
+                )
             started = time.perf_counter()
             with uninterrupted():
                 loss = take(state, batch, progress, self.start_from)
@@ -254,6 +262,8 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         if state.loader is None:
             return super()._scores(state)
         found: dict[str, Any] = {"train_loss": state.losses / state.counted if state.counted else None}
+        if state.counted and state.correct is not None:
+            found["train_accuracy"] = state.correct / state.counted
         if state.validation is not None:
             held_out = evaluate(self.model, self.loss, state.validation, self.chunk_size).of_all(self.group)
             found |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.accuracy}
@@ -263,7 +273,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         try:
             return super()._record(state, objective, evaluated)
         finally:  # also where Ctrl-C ends the evaluation: the epoch is done
-            state.position, state.losses, state.counted = 0, 0.0, 0.0
+            state.begin_epoch()
 
     def _begun(self) -> MiniBatchState:
         """The run; a loop of the user's begins one where there is none."""

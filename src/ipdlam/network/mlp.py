@@ -15,8 +15,10 @@ from ipdlam.errors import UnsupportedModelError
 from ipdlam.prox import ACTIVATIONS, Activation, Identity
 
 REMEDIES = {
-    "Dropout": "remove it: the method has no noise to average over; use a regularizer instead",
-    "BatchNorm1d": "remove it, or fold it into the next Linear layer",
+    "Dropout": "remove it; against overfitting, MiniBatchIPDLAM has weight_decay, IPDLAM has regularizer, and fit of "
+    "both has patience with validation_data",
+    "BatchNorm1d": "remove it; standardise the inputs instead. MiniBatchIPDLAM brings the outputs of each layer to mean "
+    "0 and deviation 1 when it starts",
     "Softmax": 'remove it: loss="cross_entropy" applies the softmax itself',
     "LogSoftmax": 'remove it: loss="cross_entropy" applies the softmax itself',
     "Flatten": "remove it and give X as a matrix, X.reshape(len(X), -1)",

@@ -42,9 +42,8 @@ class RowSource(ABC):
 
 
 ArrayLike = Union[Tensor, np.ndarray, RowSource]
-ValidationData = Union[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike, Union[ArrayLike, None]]]
-
 Loader = Iterable[Any]  # of batches: (x, y) or (x, y, sample_weight)
+ValidationData = Union[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike, Union[ArrayLike, None]], Loader]
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
@@ -61,6 +60,7 @@ class Samples:
     X: Tensor
     y: Tensor  # class indices (N,) or real targets (N, outputs)
     weight: Tensor | None
+    encoded: bool = False  # whether real targets are classes, each in the loss's own encoding
 
     def __len__(self) -> int:
         return self.X.shape[0]
@@ -90,6 +90,12 @@ class Samples:
         """The class indices or the real targets of some rows."""
         return self.y[rows]
 
+    def labels(self, loss: Loss, rows: slice) -> Tensor | None:
+        """The class indices of some rows; also of targets that encode classes: one-hot rows, +1 among -1, or a sign."""
+        if self.labelled:
+            return self.goals(rows)
+        return loss.decode(self.goals(rows)) if self.encoded else None
+
     def targets(self, loss: Loss, rows: slice, outputs: int) -> Tensor:
         """What the loss compares the outputs of some rows with."""
         return loss.encode(self.goals(rows), outputs, self.X.dtype) if self.labelled else self.goals(rows)
@@ -100,7 +106,8 @@ class Samples:
 
     def picked(self, which: Tensor) -> Samples:
         """Some of the samples, by number or by mask."""
-        return Samples(self.X[which], self.y[which], None if self.weight is None else self.weight[which])
+        weight = None if self.weight is None else self.weight[which]
+        return Samples(self.X[which], self.y[which], weight, self.encoded)
 
     def counted(self) -> Samples:
         """The samples without those of weight zero: a batch of nothing else would have no mean."""
@@ -174,8 +181,8 @@ class MappedRows:
 class MappedSamples(Samples):
     """Samples whose ``X``, and real targets ``y``, have a shape and a type here, and their numbers elsewhere."""
 
-    X_rows: MappedRows
-    y_rows: MappedRows | None  # None where y is in memory: class indices
+    X_rows: MappedRows = field(kw_only=True)
+    y_rows: MappedRows | None = field(kw_only=True)  # None where y is in memory: class indices
     _digests: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
 
     def inputs(self, rows: slice) -> Tensor:
@@ -245,7 +252,9 @@ def check_samples(
     else:
         y_rows = MappedRows(f"{prefix}y", y, lambda rows, first: real_targets(f"{prefix}y", rows, network, first))
         goals = y_rows.checked(elsewhere(network.outputs), loss.check_targets)
-    return MappedSamples(inputs, goals, weight, X_rows, y_rows) if mapped else Samples(inputs, goals, weight)
+    if mapped:
+        return MappedSamples(inputs, goals, weight, X_rows=X_rows, y_rows=y_rows)
+    return Samples(inputs, goals, weight, y_rows is not None and loss.decode(goals) is not None)
 
 
 def check_shapes(network: Network, X: ArrayLike, y: ArrayLike, prefix: str, *, part: bool = False) -> None:
@@ -276,11 +285,35 @@ def has_labels(y: ArrayLike, loss: Loss, outputs: int) -> bool:
 
 
 def validation_parts(validation_data: ValidationData) -> tuple[ArrayLike, ArrayLike, ArrayLike | None]:
-    """Inputs, targets and weights of the samples that a run is scored on."""
-    if not isinstance(validation_data, (tuple, list)) or len(validation_data) not in (2, 3):
-        raise ValueError("validation_data must be (X, y) or (X, y, sample_weight)")
-    X, y = validation_data[:2]
-    return X, y, validation_data[2] if len(validation_data) == 3 else None
+    """Inputs, targets and weights of the samples that a run is scored on; those of a loader are put together."""
+    parts: Any = validation_data
+    if not (isinstance(parts, (tuple, list)) and parts and is_array(parts[0])):
+        parts = joined_batches(parts)
+    if len(parts) not in (2, 3):
+        raise ValueError("validation_data must be (X, y) or (X, y, sample_weight), or an iterable of such batches")
+    return parts[0], parts[1], parts[2] if len(parts) == 3 else None
+
+
+def joined_batches(loader: Any) -> list[Tensor]:
+    """All batches of a loader as one."""
+    wrong = ValueError("validation_data must be (X, y) or (X, y, sample_weight), or an iterable of such batches")
+    if not isinstance(loader, Iterable) or isinstance(loader, (str, bytes)):
+        raise wrong
+    batches = list(loader)
+    if not batches or not all(isinstance(batch, (tuple, list)) and len(batch) in (2, 3) for batch in batches):
+        raise wrong
+    if len({len(batch) for batch in batches}) > 1:
+        raise ValueError("validation_data: some batches have a sample_weight and others not; give it in all or none")
+    names = ("validation x", "validation y", "validation sample_weight")
+    return [
+        torch.cat([as_tensor(name, part) for part in parts])
+        for name, parts in zip(names, zip(*batches, strict=True), strict=False)
+    ]
+
+
+def is_array(X: Any) -> bool:
+    """Whether ``X`` is data, and not an iterable of batches."""
+    return isinstance(X, (Tensor, np.ndarray, RowSource))
 
 
 def check_kind(name: str, array: ArrayLike) -> None:
@@ -378,6 +411,8 @@ def real_targets(name: str, targets: Tensor, network: Network, first: int = 0) -
         targets = targets.unsqueeze(1)
     if targets.ndim != 2 or targets.shape[1] != outputs:
         hint = "; class labels must be integers" if targets.ndim == 1 else ""
+        if targets.ndim == 2 and targets.shape[1] == 1 and targets.dtype in INTEGERS:
+            hint = "; class labels are a vector: y.squeeze(1)"
         raise ValueError(f"{name} has shape {shape(targets)}, but the last layer has {outputs} outputs a row{hint}")
     return to_model(name, targets, network, first)
 

@@ -125,6 +125,14 @@ class Loss(ABC):
         """Refuse real targets that the loss is not defined for."""
         del targets
 
+    def decode(self, targets: Tensor) -> Tensor | None:
+        """The class indices that real targets encode, if every row is what :meth:`encode` makes of one; else None."""
+        outputs = targets.shape[-1]
+        if self.classes(outputs) < 2 or not len(targets):
+            return None
+        labels = self.predict(targets)
+        return labels if torch.equal(self.encode(labels, outputs, targets.dtype), targets) else None
+
 
 class Regularizer(ABC):
     """A regulariser ``R(W)``, separable over the entries of ``W``.

@@ -81,9 +81,10 @@ class MarginLoss(Loss):
     def check_targets(self, targets: Tensor) -> None:
         wrong = targets.abs() != 1.0
         if bool(wrong.any()):
+            binary = bool(((targets == 0.0) | (targets == 1.0)).all())
             raise ValueError(
                 f"{type(self).__name__} needs targets of -1 and +1, got {float(targets[wrong][0])!r}; "
-                "or give class indices as integers"
+                f"{'write 2 * y - 1, ' if binary else ''}or give class indices as integers"
             )
 
 

@@ -71,6 +71,11 @@ class CrossEntropy(Loss):
         return (shift + (lam + s)).to(v.dtype)
 
     def check_targets(self, targets: Tensor) -> None:
+        if targets.shape[-1] == 1:
+            raise ValueError(
+                "CrossEntropy compares the outputs of the classes with each other, and the model has one output; give "
+                "it two or more, or use the loss logistic"
+            )
         total = targets.sum(-1)
         if bool((targets < 0).any()) or bool(((total - 1.0).abs() > 1e-4).any()):
             raise ValueError(

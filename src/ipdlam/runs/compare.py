@@ -12,10 +12,10 @@ from typing import Any
 from torch import nn
 
 from ipdlam.errors import DivergenceError, StopTraining
-from ipdlam.network.history import History, Record
 from ipdlam.runs.config import DEFAULTS, LEARNING_RATES, METHODS, OURS, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.environment import environment
 from ipdlam.runs.problem import Problem
+from ipdlam.training.history import History, Record
 from ipdlam.training.loop import Stopping
 
 TITLES = {

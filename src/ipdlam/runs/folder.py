@@ -14,8 +14,8 @@ from typing import IO, Any
 from ipdlam.checkpoint.files import LOCK, exclusive, explained, open_plain, read_plain, write_file
 from ipdlam.datasets import NAMES
 from ipdlam.errors import FileError
-from ipdlam.network.history import History, Record, plain
 from ipdlam.runs.config import ConfigError, TrainConfig, read_toml
+from ipdlam.training.history import History, Record, plain
 
 
 @dataclass(frozen=True)

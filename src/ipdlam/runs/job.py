@@ -28,14 +28,14 @@ from ipdlam.errors import (
     StorageError,
     is_out_of_memory,
 )
-from ipdlam.network.history import History, Record
 from ipdlam.runs.config import CHANGEABLE, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.environment import environment
 from ipdlam.runs.folder import RunFolder
-from ipdlam.runs.plots import curves
 from ipdlam.runs.problem import Problem
 from ipdlam.training.callbacks import Checkpoints, TensorBoard, summary_writer
+from ipdlam.training.history import History, Record
 from ipdlam.training.loop import Callback, Stopping
+from ipdlam.training.plots import curves
 from ipdlam.training.trainer import Trainer, saved_as
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipdlam.checkpoint.format import in_series, prune, series
 from ipdlam.checks import check_integer
 from ipdlam.errors import CheckpointError
-from ipdlam.network.history import Record
+from ipdlam.training.history import Record
 
 if TYPE_CHECKING:
     from ipdlam.training.trainer import Trainer
@@ -64,12 +64,36 @@ class Checkpoints:
             )
 
 
+class ProgressBar:
+    """A bar with the last scores, on the terminal or in a notebook; ``fit(verbose=True)`` shows one."""
+
+    def __init__(self, total: int, done: int = 0, unit: str = "iteration") -> None:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+        self.bar: Any = tqdm(total=total, initial=done, unit=f" {unit}s")
+
+    def __call__(self, record: Record) -> None:
+        shown = {
+            "loss": record.train_loss if record.validation_loss is None else record.validation_loss,
+            "accuracy": record.train_accuracy if record.validation_loss is None else record.validation_accuracy,
+        }
+        if record.validation_loss is not None:
+            shown = {f"validation {name}": value for name, value in shown.items()}
+        self.bar.set_postfix(
+            {name: f"{value:.4g}" for name, value in shown.items() if value is not None}, refresh=False
+        )
+        self.bar.update(1)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
 def summary_writer() -> Any:
     """TensorBoard's class for writing events, or an error with a remedy."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError("TensorBoard is not installed; pip install 'ipdlam[tensorboard]'") from error
+        raise ImportError("TensorBoard is not installed; pip install tensorboard") from error
     return SummaryWriter
 
 

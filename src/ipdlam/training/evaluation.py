@@ -45,9 +45,10 @@ def evaluate(model: nn.Sequential, loss: Loss, samples: Samples, chunk_size: int
             outputs = model(samples.inputs(rows))
             total_weight += rows.stop - rows.start if weight is None else float(weight.double().sum())
             total_loss += weighted_sum(loss.value(samples.targets(loss, rows, outputs.shape[1]), outputs), weight)
-            if samples.labelled:
-                correct += weighted_sum(loss.predict(outputs) == samples.goals(rows), weight)
-    return Evaluation(total_loss, correct if samples.labelled else None, total_weight)
+            labels = samples.labels(loss, rows)
+            if labels is not None:
+                correct += weighted_sum(loss.predict(outputs) == labels, weight)
+    return Evaluation(total_loss, correct if samples.labelled or samples.encoded else None, total_weight)
 
 
 def scores(

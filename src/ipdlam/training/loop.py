@@ -11,8 +11,8 @@ from torch import Tensor
 from ipdlam.checks import check_integer, check_number
 from ipdlam.distributed.group import SERIAL, Group
 from ipdlam.errors import StopTraining, is_out_of_memory
-from ipdlam.network.history import History, Record
 from ipdlam.network.mlp import Network
+from ipdlam.training.history import History, Record
 
 Callback = Callable[[Record], Any]
 Weights = tuple[dict[int, Tensor], dict[int, Union[Tensor, None]]]  # W and b by layer

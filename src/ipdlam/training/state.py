@@ -12,10 +12,10 @@ from torch import Tensor
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
 from ipdlam.distributed.group import SERIAL, Group, Span
-from ipdlam.network.history import History, Record
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.mlp import Network
 from ipdlam.network.samples import Samples
+from ipdlam.training.history import History, Record
 from ipdlam.training.loop import Progress, Weights
 
 

@@ -27,12 +27,13 @@ from ipdlam.checks import check_integer, differences
 from ipdlam.distributed.agreement import refuse_mismatch
 from ipdlam.distributed.group import SERIAL, Group, current_group
 from ipdlam.errors import CheckpointError, DivergenceError
-from ipdlam.network.history import History, Record
 from ipdlam.network.mlp import Network
 from ipdlam.network.objective import Objective
-from ipdlam.network.samples import ArrayLike, Loader, Samples, ValidationData, check_samples, validation_parts
+from ipdlam.network.samples import ArrayLike, Loader, Samples, ValidationData, check_samples, is_array, validation_parts
 from ipdlam.prox import Loss
+from ipdlam.training.callbacks import ProgressBar
 from ipdlam.training.evaluation import scores
+from ipdlam.training.history import History, Record
 from ipdlam.training.loop import Callback, Stopping, check_callbacks, run_loop
 from ipdlam.training.state import RunState, named
 from ipdlam.version import __version__
@@ -346,6 +347,11 @@ class Trainer(ABC, Generic[S]):
         return samples, self._samples(*validation_parts(validation_data), prefix="validation ")
 
     def _training_samples(self, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Samples:
+        if y is None and not is_array(X):
+            raise TypeError(
+                f"{type(self).__name__} takes X and y as arrays, got {type(X).__name__}; an iterable of batches is for "
+                "MiniBatchIPDLAM"
+            )
         if y is None:
             raise ValueError("y is missing: give the targets of X")
         return self._samples(X, y, sample_weight)
@@ -361,20 +367,31 @@ class Trainer(ABC, Generic[S]):
         sample_weight: ArrayLike | None,
         validation_data: ValidationData | None,
         callbacks: Iterable[Callback],
+        verbose: bool,
         **stopping: Any,
     ) -> History:
         """Begin a run and go on with it; what says when it ends is refused before the data are looked at."""
         with self._meeting_others():
             until, checked = Stopping(**stopping), check_callbacks(callbacks)
         self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
-        return self.go_on(until, checked)
+        return self._go_on_watched(until, checked, verbose)
 
-    def _continue_fit(self, more: int, callbacks: Iterable[Callback], **stopping: Any) -> History:
+    def _continue_fit(self, more: int, callbacks: Iterable[Callback], verbose: bool, **stopping: Any) -> History:
         """Go on with a run for so many ``more`` iterations."""
         with self.group.telling():
             done = len(self._whole_state().history)
             until = Stopping(done + check_integer(f"{self.unit}s", more, 0), **stopping)
-        return self.go_on(until, callbacks)
+        return self._go_on_watched(until, callbacks, verbose)
+
+    def _go_on_watched(self, until: Stopping, callbacks: Iterable[Callback], verbose: bool) -> History:
+        """Go on with a run, with a bar where it is wanted (of several processes, on the first)."""
+        if not (verbose and self.group.is_first):
+            return self.go_on(until, callbacks)
+        bar = ProgressBar(until.iterations, len(self._started().history), self.unit)
+        try:
+            return self.go_on(until, [*check_callbacks(callbacks), bar])
+        finally:
+            bar.close()
 
     def _started(self) -> S:
         if self._state is None:
@@ -430,7 +447,7 @@ class CountsIterations(Trainer[S]):
     def fit(
         self,
         X: ArrayLike,
-        y: ArrayLike,
+        y: ArrayLike | None = None,
         *,
         iterations: int = 50,
         sample_weight: ArrayLike | None = None,
@@ -440,12 +457,14 @@ class CountsIterations(Trainer[S]):
         target_score: float | None = None,
         evaluate_every: int = 1,
         callbacks: Iterable[Callback] = (),
+        verbose: bool = False,
     ) -> History:
         """Start from the model's weights and take up to ``iterations`` steps.
 
         ``restore_best`` leaves the weights of the best score; ``patience`` ends the run after so many evaluations
         without a better score; ``target_score`` ends it when reached (accuracy, or minus the mean loss for real
-        targets; on validation data where given). Callbacks get each record and may raise :class:`ipdlam.StopTraining`.
+        targets; on validation data where given, which may also be an iterable of batches). Callbacks get each record
+        and may raise :class:`ipdlam.StopTraining`; ``verbose`` shows a progress bar.
         Ctrl-C ends the run with what has been trained, and ``fit`` returns as usual. ``continue_fit`` and ``step`` go
         on from the last iterate, also after ``restore_best``, but not after a Ctrl-C in the middle of an iteration: z
         and a are then half-way, and ``start`` begins anew from the weights, or :meth:`load` from a checkpoint.
@@ -456,6 +475,7 @@ class CountsIterations(Trainer[S]):
             sample_weight,
             validation_data,
             callbacks,
+            verbose,
             iterations=iterations,
             restore_best=restore_best,
             patience=patience,
@@ -472,11 +492,13 @@ class CountsIterations(Trainer[S]):
         target_score: float | None = None,
         evaluate_every: int = 1,
         callbacks: Iterable[Callback] = (),
+        verbose: bool = False,
     ) -> History:
         """Up to ``iterations`` more steps of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``."""
         return self._continue_fit(
             iterations,
             callbacks,
+            verbose,
             restore_best=restore_best,
             patience=patience,
             target_score=target_score,
@@ -510,6 +532,7 @@ class CountsEpochs(Trainer[S]):
         target_score: float | None = None,
         evaluate_every: int = 1,
         callbacks: Iterable[Callback] = (),
+        verbose: bool = False,
     ) -> History:
         """Start from the model's weights and train for up to ``epochs``; the rest as in :meth:`ipdlam.IPDLAM.fit`.
 
@@ -528,6 +551,7 @@ class CountsEpochs(Trainer[S]):
             sample_weight,
             validation_data,
             callbacks,
+            verbose,
             iterations=epochs,
             restore_best=restore_best,
             patience=patience,
@@ -544,6 +568,7 @@ class CountsEpochs(Trainer[S]):
         target_score: float | None = None,
         evaluate_every: int = 1,
         callbacks: Iterable[Callback] = (),
+        verbose: bool = False,
     ) -> History:
         """Up to ``epochs`` more of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``.
 
@@ -553,6 +578,7 @@ class CountsEpochs(Trainer[S]):
         return self._continue_fit(
             epochs,
             callbacks,
+            verbose,
             restore_best=restore_best,
             patience=patience,
             target_score=target_score,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from ipdlam.checkpoint.files import write_file
 from ipdlam.errors import FileError
-from ipdlam.network.history import History
+from ipdlam.training.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,7 +153,7 @@ def house_style() -> Iterator[None]:
     try:
         import matplotlib.style
     except ImportError as error:
-        raise ImportError("pictures need matplotlib, which is not installed:\npip install 'ipdlam[plots]'") from error
+        raise ImportError("pictures need matplotlib, which is not installed:\npip install matplotlib") from error
     with matplotlib.style.context(STYLE, after_reset=True):
         yield
 

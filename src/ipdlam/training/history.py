@@ -7,9 +7,12 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from ipdlam.checks import check_integer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,12 @@ class History(Sequence[Record]):
         ]
         fields = [item.name for item in dataclasses.fields(Record)]
         return pd.DataFrame(rows, columns=fields).set_index("iteration")
+
+    def plot(self, title: str | None = None) -> Figure:
+        """The curves of the run as a matplotlib figure, which a notebook shows; ``ipdlam.plots`` compares several."""
+        from ipdlam.training.plots import draw_curves
+
+        return draw_curves({title or "run": self}, title)
 
     @property
     def best(self) -> Record | None:
