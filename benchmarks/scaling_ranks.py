@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 import ipdlam.fullbatch.passes
+import ipdlam.fullbatch.passes
 import ipdlam.fullbatch.trainer
 import networks
 from ipdlam.distributed.group import Processes
@@ -141,7 +142,7 @@ class Clock:
 
         self.wrap(ipdlam.fullbatch.trainer, "pass_over", into("pass"))
         self.wrap(ipdlam.fullbatch.passes, "gain", into("gains"))
-        self.wrap(ipdlam.fullbatch.trainer, "solve_weights", into("solves"))
+        self.wrap(ipdlam.fullbatch.passes, "solve_weights", into("solves"))
         self.wrap(ipdlam.fullbatch.trainer, "sum_over", into("sum"))
         self.wrap(Processes, "_call", lambda seconds, arguments: self.calls.append(seconds))
         self.wrap(ipdlam.fullbatch.passes, "update", self.note_update)

@@ -78,7 +78,8 @@ def batch_line(job: Job) -> str | None:
     """How mini-batches are made, where the method goes by them."""
     trainer = job.trainer
     if isinstance(trainer, MiniBatchIPDLAM):
-        return f"{job.total} epochs, batches of {trainer.batch_size}, step {trainer.settings.step:g}"
+        plan = f"{job.total} epochs, batches of {trainer.batch_size}, step {trainer.settings.step:g}"
+        return f"{plan} (--method ipdlam is the method of the paper, on all samples at once)"
     if isinstance(trainer, BackPropagation):
         return f"{job.total} epochs, batches of {trainer.batch_size}, rate {trainer.learning_rate:g}"
     return None

@@ -17,7 +17,7 @@ from ipdlam.prox import ACTIVATIONS, Activation, Identity
 REMEDIES = {
     "Dropout": "remove it; against overfitting, MiniBatchIPDLAM has weight_decay, IPDLAM has regularizer, and fit of "
     "both has patience with validation_data",
-    "BatchNorm1d": "remove it; standardise the inputs instead. MiniBatchIPDLAM brings the outputs of each layer to mean "
+    "BatchNorm1d": "remove it and standardise the inputs. MiniBatchIPDLAM brings the outputs of each layer to mean "
     "0 and deviation 1 when it starts",
     "Softmax": 'remove it: loss="cross_entropy" applies the softmax itself',
     "LogSoftmax": 'remove it: loss="cross_entropy" applies the softmax itself',

@@ -1,0 +1,106 @@
+"""Somebody's own table, with texts, gaps and semicolons: trained on, scored, predicted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+
+import pytest
+
+from ipdlam.runs.model_file import load_model
+from shell import ipdlam_run, refused
+
+FAST = ("--hidden", "12", "--quiet", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A regression and a classification that need their text column, with some gaps."""
+    folder, draw = tmp_path_factory.mktemp("tables"), random.Random(3)
+    prices, kinds = ["id;color;weight;price"], ["id;color;weight;kind"]
+    for number in range(160):
+        color, weight = draw.choice(["red", "green", "blue"]), draw.gauss(5.0, 2.0)
+        shown = "" if number % 11 == 0 else f"{weight:.3f}".replace(".", ",")
+        price = {"red": 1000.0, "green": 2000.0, "blue": 3500.0}[color] + 150.0 * weight
+        prices.append(f"n{number};{color};{shown};{price:.2f}".replace(".", ","))
+        kinds.append(f"n{number};{color};{shown};{'a' if color == 'red' else 'b'}")
+    (folder / "prices.csv").write_text("\n".join(prices) + "\n")
+    (folder / "kinds.csv").write_text("\n".join(kinds) + "\n")
+    (folder / "new.csv").write_text("weight;color\n5,0;red\n;blue\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tables):
+    for name, more in (("prices", ()), ("kinds", ("--loss", "cross_entropy"))):
+        ipdlam_run(
+            "train", tables / f"{name}.csv", "--drop", "id", "--epochs", "25", "--output", tables / name, *FAST, *more
+        )
+    return tables
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_column_of_names_has_to_be_dropped(tables, tmp_path):
+    assert "--drop id" in refused("train", tables / "prices.csv", "--output", tmp_path / "run", code=1)
+
+
+def test_a_regression_is_scored_in_its_own_units(runs):
+    scores = json.loads(ipdlam_run("evaluate", runs / "prices", "--json")[0])["held-out samples"]
+    assert scores["accuracy"] is None
+    assert scores["r2"] > 0.9
+    assert 1.0 < scores["mae"] <= scores["rmse"] < 500.0
+    shown = ipdlam_run("evaluate", runs / "prices")[0]
+    assert "accuracy" not in shown
+    assert all(word in shown for word in ("R²", "RMSE", "MAE"))
+
+
+def test_predictions_are_in_the_units_of_the_targets_and_fill_gaps(runs):
+    first, second = (
+        float(row["prediction"]) for row in rows(ipdlam_run("predict", runs / "prices", runs / "new.csv")[0])
+    )
+    assert 1400.0 < first < 2100.0  # 1000 + 150 * 5
+    assert 3700.0 < second < 4800.0  # 3500 + 150 * median
+
+
+def test_the_model_file_holds_what_was_done_to_the_columns(runs):
+    trained = load_model(runs / "prices" / "model.safetensors")
+    assert [column.name for column in trained.encoding] == ["color", "weight"]
+    assert trained.encoding[0].categories == ("blue", "green", "red")
+    assert trained.preparation.flags == (3,)  # the weight, after three colors
+    assert trained.widths[0] == 5
+
+
+def test_probabilities_add_up_and_go_with_the_prediction(runs):
+    found = rows(ipdlam_run("predict", runs / "kinds", runs / "new.csv", "--probabilities")[0])
+    assert [row["prediction"] for row in found] == ["a", "b"]
+    for row in found:
+        each = {name: float(row[f"probability {name}"]) for name in "ab"}
+        assert sum(each.values()) == pytest.approx(1.0)
+        assert max(each, key=each.get) == row["prediction"]
+
+
+def test_probabilities_of_a_regression_are_refused(runs):
+    assert "leave them out" in refused("predict", runs / "prices", runs / "new.csv", "--probabilities")
+
+
+def test_predict_says_what_it_wrote(runs, tmp_path):
+    out, _ = ipdlam_run("predict", runs / "kinds", runs / "new.csv", "--output", tmp_path / "p.csv")
+    assert out == f"2 predictions (prediction) are in {tmp_path / 'p.csv'}\n"
+
+
+def test_a_run_on_a_table_is_resumed(runs, tables):
+    ipdlam_run("train", "--resume", runs / "kinds", "--epochs", "27", "--quiet")
+    assert len((runs / "kinds" / "history.jsonl").read_text().splitlines()) == 27
+
+
+def test_a_comparison_of_regressions_shows_errors(tables, tmp_path):
+    given = ("--drop", "id", "--methods", "minibatch,adam", "--iterations", "3", "--hidden", "8", "--threads", "1")
+    out, _ = ipdlam_run("compare", tables / "prices.csv", *given, "--output", tmp_path / "c")
+    assert all(word in out for word in ("R²", "RMSE", "MAE"))
+    found = json.loads((tmp_path / "c" / "comparison.json").read_text())["rows"]
+    assert all({"r2", "rmse", "mae"} <= set(row) for row in found)
