@@ -78,7 +78,9 @@ def bad_table(stored: Stored, wins: dict[str, dict[bool, list[int]]]) -> list[st
     optimizers, decay, deep = (stored(name) for name in ("fig3-letter-paper", "decay-paper", "deep-small"))
     tabular, batches = stored("tabular"), stored("minibatch")
     adam = next(row for row in optimizers["means"] if row["method"] == "adam")
-    letter, ridge = ({row["variant"]: row for row in decay["means"]}[name] for name in ("as in the paper", "ridge 1e-5"))
+    letter, ridge = (
+        {row["variant"]: row for row in decay["means"]}[name] for name in ("as in the paper", "ridge 1e-5")
+    )
     layers = {
         row["method"]: row["best_test_accuracy"]
         for row in deep["means"]
@@ -92,7 +94,9 @@ def bad_table(stored: Stored, wins: dict[str, dict[bool, list[int]]]) -> list[st
         )
         for method in ("ipdlam, mini-batch", "MLP, adam, scaled")
     }
-    diabetes = [-statistics.fmean(ends(batches, part="range", data="diabetes", method=m)) for m in ("minibatch", "adam")]
+    diabetes = [
+        -statistics.fmean(ends(batches, part="range", data="diabetes", method=m)) for m in ("minibatch", "adam")
+    ]
     rows = [
         (
             f"mnist: test accuracy after {ridge['iterations']} iterations, 784-1500-1500-10",

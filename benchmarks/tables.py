@@ -1,4 +1,4 @@
-"""The tables of README.md and of the pages in docs, made from ``results/*.json``: no figure there is typed by hand.
+"""The tables of README.md and of the pages in docs, made from ``results/*.json``: nobody types a figure there.
 
 python benchmarks/tables.py            # writes them
 python benchmarks/tables.py --check    # fails where the pages and the results differ
@@ -305,8 +305,8 @@ def race_table() -> list[str]:
     }
     tried = "; ".join(f"{data} for {' or '.join(map(str, epochs))} epochs" for data, epochs in plans.items())
     about = (
-        "Seconds of training until a run first reaches the test accuracy: median (least … most) over the seeds. Runs are "
-        "evaluated four times an epoch. Each seed gives a ratio to Adam's time, and the table shows the median ratio. "
+        "Seconds of training until a run first reaches the test accuracy: median (least … most) over the seeds. Runs "
+        "are evaluated four times an epoch. Each seed gives a ratio to Adam's time; the table shows the median ratio. "
         f"Runs were planned on {tried}; for each seed the fastest plan counts. "
     )
     return [*lines, about + origin(result)]
@@ -429,6 +429,45 @@ def readings_table() -> list[str]:
     return [*markdown(table).rstrip("\n").split("\n"), "", f"{words}`{content['command']}`, {made}."]
 
 
+def results() -> dict[str, dict]:
+    """Every result by name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("*.json"))}
+
+
+def heading(name: str, result: dict) -> str:
+    """What a result is about."""
+    if "experiment" not in result:
+        return name.replace("_", " ").capitalize()
+    return f"{EXPERIMENTS[result['experiment']].title}, scale {result['scale']}"
+
+
+def pictures_table() -> list[str]:
+    """Every picture with the command that made it."""
+    lines: list[str] = []
+    for name, result in results().items():
+        if (ROOT / "results" / f"{name}.png").exists():
+            made = f", {result['runs']} of {result['runs_declared']} runs" if "runs_declared" in result else ""
+            title = heading(name, result)
+            lines += [
+                f"## {title}",
+                "",
+                f"![{title}](../../results/{name}.png)",
+                "",
+                f"`{result['command']}`{made}.",
+                "",
+            ]
+    return lines[:-1]
+
+
+def sources_table() -> list[str]:
+    """Every file of results/ with the command that made it."""
+    lines = ["| file | what | made by | runs |", "|---|---|---|---:|"]
+    for name, result in results().items():
+        runs = f"{result['runs']} of {result['runs_declared']}" if "runs_declared" in result else ""
+        lines.append(f"| `results/{name}.json` | {heading(name, result)} | `{result['command']}` | {runs} |")
+    return lines
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "good": lambda: summary_tables.good_table(stored, wins()),
     "bad": lambda: summary_tables.bad_table(stored, wins()),
@@ -448,13 +487,18 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "disk": disk_table,
     "numbers": numbers_table,
     "readings": readings_table,
+    "pictures": pictures_table,
+    "sources": sources_table,
     "counts": counts_table,
     "verdicts": lambda: verdict_markdown(load_contents(ROOT / "results")).rstrip("\n").split("\n"),
 }
 PAGES = (
     "README.md",
     "docs/guide/storage.md",
-    *(f"docs/results/{name}.md" for name in ("reproduction", "verdicts", "fullbatch", "minibatch", "tabular", "scaling")),
+    *(
+        f"docs/results/{name}.md"
+        for name in ("index", "pictures", "reproduction", "verdicts", "fullbatch", "minibatch", "tabular", "scaling")
+    ),
 )
 
 

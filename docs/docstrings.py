@@ -13,6 +13,7 @@ import griffe
 
 ROLE = re.compile(r":(?:class|meth|func|data|attr|mod|exc|obj):`(~?)([\w.]+)`")
 DOCTEST = re.compile(r"(?:^[ ]*>>> .*\n?(?:^[ ]*\S.*\n?)*)", re.MULTILINE)
+SHARED = re.compile(r"^(\w+(?:, \w+)+)\n((?: {4}.*\n?)+)", re.MULTILINE)  # several parameters with one text
 GRID = re.compile(r"^={3,}(?: +={3,})+\n(.*?)\n={3,}(?: +={3,})+$", re.DOTALL | re.MULTILINE)
 
 
@@ -33,6 +34,7 @@ def rewritten(text: str, obj: griffe.Object) -> str:
         return f'<autoref optional identifier="{full_name(found[2], obj)}"><code>{shown}</code></autoref>'
 
     text = ROLE.sub(linked, text)
+    text = SHARED.sub(lambda found: "\n".join(f"{name}\n{found[2].rstrip()}" for name in found[1].split(", ")) + "\n", text)
     text = GRID.sub(lambda found: tabled(found[1]), text)
     return DOCTEST.sub(lambda found: fenced(found[0]), text)
 
