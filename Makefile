@@ -43,7 +43,7 @@ $(VENV)/.docs: $(READY)
 	@touch $(VENV)/.docs
 
 docs: $(VENV)/.docs ## build the documentation into site/; open site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 tables: $(READY) ## write the tables of README and docs from results/
 	$(BIN)/python benchmarks/tables.py

@@ -14,6 +14,7 @@ import griffe
 ROLE = re.compile(r":(?:class|meth|func|data|attr|mod|exc|obj):`(~?)([\w.]+)`")
 DOCTEST = re.compile(r"(?:^[ ]*>>> .*\n?(?:^[ ]*\S.*\n?)*)", re.MULTILINE)
 SHARED = re.compile(r"^(\w+(?:, \w+)+)\n((?: {4}.*\n?)+)", re.MULTILINE)  # several parameters with one text
+SECTION = re.compile(r"^-{4,}$", re.MULTILINE)  # the line under a heading of numpydoc
 GRID = re.compile(r"^={3,}(?: +={3,})+\n(.*?)\n={3,}(?: +={3,})+$", re.DOTALL | re.MULTILINE)
 
 
@@ -31,12 +32,17 @@ def rewritten(text: str, obj: griffe.Object) -> str:
 
     def linked(found: re.Match[str]) -> str:
         shown = found[2].rpartition(".")[2] if found[1] else found[2]
+        line = text.rfind("\n", 0, found.start()) + 1
+        if text.startswith("    ", line) and not SECTION.search(text, 0, line):
+            return shown  # within a block of code
         return f'<autoref optional identifier="{full_name(found[2], obj)}"><code>{shown}</code></autoref>'
 
     text = ROLE.sub(linked, text)
-    text = SHARED.sub(lambda found: "\n".join(f"{name}\n{found[2].rstrip()}" for name in found[1].split(", ")) + "\n", text)
+    text = SHARED.sub(
+        lambda found: "\n".join(f"{name}\n{found[2].rstrip()}" for name in found[1].split(", ")) + "\n", text
+    )
     text = GRID.sub(lambda found: tabled(found[1]), text)
-    return DOCTEST.sub(lambda found: fenced(found[0]), text)
+    return DOCTEST.sub(lambda found: fenced(found[0], text[: found.start()]), text)
 
 
 def full_name(name: str, obj: griffe.Object) -> str:
@@ -51,8 +57,10 @@ def full_name(name: str, obj: griffe.Object) -> str:
     return f"{obj.module.path}.{name}"
 
 
-def fenced(block: str) -> str:
-    """A doctest as a code block, at its own indentation."""
+def fenced(block: str, before: str) -> str:
+    """A doctest as a code block at its own indentation; behind the sections of numpydoc, as the section Examples."""
+    if SECTION.search(before):
+        return block if "Examples\n---" in before else f"Examples\n--------\n{block}"
     indent = re.match(r" *", block)[0]  # type: ignore[index]
     return f"{indent}```pycon\n{block.rstrip()}\n{indent}```\n"
 

@@ -34,7 +34,7 @@ PUBLIC = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert answer.returncode == 0, answer.stdout + answer.stderr
