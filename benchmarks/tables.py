@@ -438,7 +438,7 @@ def heading(name: str, result: dict) -> str:
     """What a result is about."""
     if "experiment" not in result:
         return name.replace("_", " ").capitalize()
-    return f"{EXPERIMENTS[result['experiment']].title}, scale {result['scale']}"
+    return f"{EXPERIMENTS[result['experiment']].title} ({result['scale']} scale)"
 
 
 def pictures_table() -> list[str]:

@@ -44,7 +44,7 @@ def blocks(page: Path) -> list[str]:
 
 
 def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # small arrays, and other tests at the same time
     if "init_process_group" in program:  # as torchrun would start the only process
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
