@@ -7,7 +7,7 @@ JOBS ?= 2
 DATA ?= digits
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format bench docs clean
+.PHONY: help demo test test-slow check format bench docs tables clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,20 +27,27 @@ test-slow: $(READY) ## the tests that take longer; MNIST is found through IPDLAM
 	$(BIN)/python -m pytest -m slow
 
 check: $(READY) ## lint and types
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks examples docs/*.py
 	$(BIN)/mypy
 
 format: $(READY) ## put the code in the house style
-	$(BIN)/ruff check --fix src tests benchmarks examples
-	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff check --fix src tests benchmarks examples docs/*.py
+	$(BIN)/ruff format src tests benchmarks examples docs/*.py
 
 bench: $(READY) ## time an iteration at the size of the paper (some 15 minutes); writes results/iteration.json
 	$(BIN)/python benchmarks/iteration.py
 
-docs: $(READY) ## check that the code, links and figures in README and docs are true
-	$(BIN)/python -m pytest tests/test_docs.py
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $(VENV)/.docs
+
+docs: $(VENV)/.docs ## build the documentation into site/; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+tables: $(READY) ## write the tables of README and docs from results/
+	$(BIN)/python benchmarks/tables.py
 
 clean: ## remove the environment and everything made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,7 +10,7 @@ It counts the work of an order of one pass (reverse, increase) for widths ``d_0 
 gloo sums a buffer of B bytes in a ring: it is cut into S segments of at most 1 MiB, at least 2 p and a multiple of p of
 them, and every rank sends ``2 (S - S / p)`` segments, two of them at a time, each when its receiver has said that it
 is ready for it. So a segment takes the longer of its time on the wire, ``s``, and ``latency + s / 2``.
-docs/scaling.md compares all of this with measurements.
+docs/results/scaling.md compares all of this with measurements.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def layer_groups_seconds(
     Layer l has ``a_(l-1)``, ``z_l`` and ``W_l``: every product is then one rank's own. Where two ranks meet, at
     ``d_l``, the one below needs the new ``a_l`` for the update of ``z_l``, and the one above ``z_l`` for that of
     ``a_l``: N ``d_l`` numbers each way in every pass. All of that is taken to be hidden behind the products, as far
-    as it is not longer. The library does not do it; docs/scaling.md says why.
+    as it is not longer. The library does not do it; docs/results/scaling.md says why.
     """
     flops, elements = sample_flops(widths), sample_elements(widths)
     fixed = [gain + solve for gain, solve in zip(gain_flops(widths), solve_flops(widths), strict=True)]

@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md, for ``tables.py``."""
+"""The tables of docs/results/scaling.md, for ``tables.py``."""
 
 from __future__ import annotations
 

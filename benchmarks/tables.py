@@ -1,4 +1,4 @@
-"""The tables of README.md and of the pages in docs, made from ``results/*.json``: no figure there is typed by hand.
+"""The tables of README.md and of the pages in docs, made from ``results/*.json``: nobody types a figure there.
 
 python benchmarks/tables.py            # writes them
 python benchmarks/tables.py --check    # fails where the pages and the results differ
@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import scaling_tables
+import summary_tables
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.claims import FAILS, HOLDS, PARTLY, UNMEASURED
 from ipdlam.experiments.contents import base_name, load_contents, reading_label, verdicts
@@ -46,29 +47,29 @@ def iteration_table(result: dict) -> list[str]:
     figures = result["summary"]
     rows = [
         (
-            "one iteration beside its matrix products at the SGEMM rate of the same run",
+            "time of an iteration, over the time of its matrix products alone by SGEMM in the same run",
             "ratio_to_products",
             "≤ 1.3",
             "{:.2f}",
         ),
-        ("the same for nested-reverse", "ratio_to_products_nested_reverse", "", "{:.2f}"),
+        ("the same for order nested-reverse", "ratio_to_products_nested_reverse", "", "{:.2f}"),
         ("fraction of the SGEMM rate, reverse", "fraction_of_sgemm", "", "{:.2f}"),
         ("fraction of the SGEMM rate, nested-reverse", "fraction_of_sgemm_nested_reverse", "", "{:.2f}"),
-        ("times faster than the same algorithm on whole arrays", "speedup_over_whole_arrays", "≥ 3", "{:.1f}"),
+        ("speed over the same algorithm on whole arrays", "speedup_over_whole_arrays", "≥ 3", "{:.1f}"),
         (
-            "speed of a product whose rows start on cache lines over one whose rows do not",
+            "speed of a product with rows on cache lines, over one without",
             "aligned_rows_speedup",
             "",
             "{:.2f}",
         ),
         (
-            "seconds for each sample, N = 60000 over N = 15000, iterations in turn",
+            "seconds for each sample at N = 60000, over those at N = 15000 (iterations alternate)",
             "seconds_per_sample_ratio",
             "0.85 … 1.15",
             "{:.3f}",
         ),
         (
-            "peak memory, GB (1.15 of the state, and 0.7, allowed: {allowed:.2f})",
+            "peak memory, GB (the goal is 1.15 times the state, plus 0.7)",
             "peak_gigabytes",
             "≤ {allowed:.2f}",
             "{:.2f}",
@@ -304,10 +305,10 @@ def race_table() -> list[str]:
     }
     tried = "; ".join(f"{data} for {' or '.join(map(str, epochs))} epochs" for data, epochs in plans.items())
     about = (
-        "Seconds of training until the test accuracy is first reached: median (least … most) of the seeds, evaluated "
+        "Seconds of training until a run first reaches the test accuracy: median (least … most) over the seeds. Runs "
+        "are evaluated four times an epoch. Each seed gives a ratio to Adam's time; the table shows the median ratio. "
+        f"Runs were planned on {tried}; for each seed the fastest plan counts. "
     )
-    about += f"four times an epoch; the ratio is the median of those of the seeds. Runs were planned on {tried}, and "
-    about += "the plan that got there first counts. "
     return [*lines, about + origin(result)]
 
 
@@ -353,33 +354,43 @@ def tabular_seconds() -> list[str]:
     return [*lines, "Seconds of a fit, median of the splits, in the same run."]
 
 
-def tabular_wins() -> list[str]:
-    """On how many tables the default is better, by more than the standard error of the difference over the splits."""
-    ours, counts, chosen_on = "ipdlam, mini-batch", {}, stored("tabular")["chosen_on"]
+OURS = "ipdlam, mini-batch"
+
+
+def wins() -> dict[str, dict[bool, list[int]]]:
+    """For each other method on how many tables the default is better, equal or worse: new tables, and those chosen on.
+
+    Better and worse mean by more than the standard error of the difference over the splits.
+    """
+    counts: dict[str, dict[bool, list[int]]] = {}
+    chosen_on = stored("tabular")["chosen_on"]
     for kind in ("classes", "real"):
         groups = tabular_rows(kind)
         for (table, method), runs in groups.items():
-            if json.loads(method) == ours:
+            if json.loads(method) == OURS:
                 continue
             gains = [
-                own["score"] - other["score"] for own, other in zip(groups[table, json.dumps(ours)], runs, strict=True)
+                own["score"] - other["score"] for own, other in zip(groups[table, json.dumps(OURS)], runs, strict=True)
             ]
             mean, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
             found = counts.setdefault(json.loads(method), {True: [0, 0, 0], False: [0, 0, 0]})
             found[json.loads(table) in chosen_on][1 if abs(mean) <= error else 0 if mean > 0 else 2] += 1
+    return counts
+
+
+def tabular_wins() -> list[str]:
+    """On how many tables the default is better than each other method."""
+    chosen_on = stored("tabular")["chosen_on"]
     lines = [
-        f"| the default, {ours}, against | new tables: better | equal | worse | chosen on: better | equal | worse |",
+        f"| the default, {OURS}, against | new tables: better | equal | worse | chosen on: better | equal | worse |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    lines += [f"| {name} | {' | '.join(map(str, found[False] + found[True]))} |" for name, found in counts.items()]
+    lines += [f"| {name} | {' | '.join(map(str, found[False] + found[True]))} |" for name, found in wins().items()]
     about = (
-        "Better and worse: the mean difference over the splits is larger than its standard error. The default settings "
+        "Better and worse: the mean difference over the splits is larger than its standard error. We chose the default "
+        f"settings on other splits of {', '.join(chosen_on)}; the other tables are new to them. "
     )
-    return [
-        *lines,
-        "",
-        f"{about}were chosen on {', '.join(chosen_on)}, on other splits; the other tables are new to them.",
-    ]
+    return [*lines, "", about + origin(stored("tabular")).replace(".py`", ".py scores`")]
 
 
 def tabular_memory() -> list[str]:
@@ -418,7 +429,48 @@ def readings_table() -> list[str]:
     return [*markdown(table).rstrip("\n").split("\n"), "", f"{words}`{content['command']}`, {made}."]
 
 
+def results() -> dict[str, dict]:
+    """Every result by name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("*.json"))}
+
+
+def heading(name: str, result: dict) -> str:
+    """What a result is about."""
+    if "experiment" not in result:
+        return name.replace("_", " ").capitalize()
+    return f"{EXPERIMENTS[result['experiment']].title} ({result['scale']} scale)"
+
+
+def pictures_table() -> list[str]:
+    """Every picture with the command that made it."""
+    lines: list[str] = []
+    for name, result in results().items():
+        if (ROOT / "results" / f"{name}.png").exists():
+            made = f", {result['runs']} of {result['runs_declared']} runs" if "runs_declared" in result else ""
+            title = heading(name, result)
+            lines += [
+                f"## {title}",
+                "",
+                f"![{title}](../../results/{name}.png)",
+                "",
+                f"`{result['command']}`{made}.",
+                "",
+            ]
+    return lines[:-1]
+
+
+def sources_table() -> list[str]:
+    """Every file of results/ with the command that made it."""
+    lines = ["| file | what | made by | runs |", "|---|---|---|---:|"]
+    for name, result in results().items():
+        runs = f"{result['runs']} of {result['runs_declared']}" if "runs_declared" in result else ""
+        lines.append(f"| `results/{name}.json` | {heading(name, result)} | `{result['command']}` | {runs} |")
+    return lines
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
+    "good": lambda: summary_tables.good_table(stored, wins()),
+    "bad": lambda: summary_tables.bad_table(stored, wins()),
     "demo": lambda: demo_table(stored("demo")),
     "iteration": lambda: iteration_table(stored("iteration")),
     "ridge": lambda: ridge_table(stored("ridge")),
@@ -435,12 +487,18 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "disk": disk_table,
     "numbers": numbers_table,
     "readings": readings_table,
+    "pictures": pictures_table,
+    "sources": sources_table,
     "counts": counts_table,
     "verdicts": lambda: verdict_markdown(load_contents(ROOT / "results")).rstrip("\n").split("\n"),
 }
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("reproduction", "minibatch", "estimators", "scaling", "storage")),
+    "docs/guide/storage.md",
+    *(
+        f"docs/results/{name}.md"
+        for name in ("index", "pictures", "reproduction", "verdicts", "fullbatch", "minibatch", "tabular", "scaling")
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""What docs/minibatch.md says of the mini-batch method's relation to the gradient, checked against autograd."""
+"""What docs/method/minibatch.md says of the mini-batch method's relation to the gradient, checked against autograd."""
 
 from __future__ import annotations
 

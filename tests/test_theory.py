@@ -1,4 +1,4 @@
-"""docs/theory.md as tests: for a fixed penalty the Lyapunov value never increases."""
+"""docs/method/theory.md as tests: for a fixed penalty the Lyapunov value never increases."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
 
     plus the proximal term ``(delta rho / 2) ||x - x_hat||^2`` of the block ``x``; for W and b it may have a weight of
     its own. Where a process group of ``torch.distributed`` is initialised, its processes train one model together: each
-    gives its own samples to ``fit``, ``start`` or ``load`` (docs/distributed.md).
+    gives its own samples to ``fit``, ``start`` or ``load`` (docs/guide/distributed.md).
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
     weight_proximity
         The weight of the proximal terms of W and b for each sample, or two of them: for W and for b. It takes the place
         of ``delta`` there, times the number of samples, and so means the same however many there are. None is
-        ``delta`` in all, as the paper's update of W is printed (docs/deviations.md).
+        ``delta`` in all, as the paper's update of W is printed (docs/method/deviations.md).
     penalty, penalty_growth, penalty_max
         ``rho_0``, ``theta`` and the upper bound of ``rho`` in the paper.
     order
@@ -62,7 +62,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
     storage
         A folder for z and a, which then live on its disk and not in memory; X and y may be memory-mapped and are read
         chunk by chunk. The iterates are the same to the bit. The files are removed when the run is over
-        (docs/storage.md); :meth:`save` keeps it.
+        (docs/guide/storage.md); :meth:`save` keeps it.
     """
 
     saved_as = "IPDLAM"

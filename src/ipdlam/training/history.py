@@ -22,7 +22,7 @@ class Record:
     The clock of ``seconds`` runs while a method works something out from the training data that it goes on with, z and
     a of its start included. It stands still while data are checked and while losses, accuracies and the objective of a
     baseline are evaluated, which are only shown. Phi of :class:`ipdlam.IPDLAM` is on the clock, since the pass over the
-    data that trains measures it, too (docs/runs.md says how long that takes).
+    data that trains measures it, too (docs/guide/runs.md says how long that takes).
 
     Losses and accuracies are None where they were not evaluated or make no sense (accuracy of a regression).
     """

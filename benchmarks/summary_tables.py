@@ -1,0 +1,147 @@
+"""The two tables of the README, for ``tables.py``: what the library is good for, and where it loses."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from scaling_model import PAPER
+
+Stored = Callable[[str], dict]
+Row = tuple[str, str, str, str]
+
+
+def table(headings: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    lines = [f"| {' | '.join(headings)} |", "|---|---|---|---|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def race(result: dict, data: str, target: float) -> Row:
+    """Seconds to an accuracy."""
+    found = {
+        row["method"]: f"{row['median_seconds']:.0f} s"
+        for row in result["summary"]
+        if (row["data"], row["target"]) == (data, target) and row["median_seconds"] is not None
+    }
+    about = f"{data}: training time to {100 * target:g} % test accuracy"
+    ours, adam = f"{found['minibatch']}, `MiniBatchIPDLAM`, untuned", f"{found['adam']}, Adam, tuned"
+    return (about, ours, adam, f"`{result['command']}`")
+
+
+def ends(result: dict, **wanted: object) -> list[float]:
+    """The last scores of some runs of the mini-batch benchmark."""
+    rows = (row for row in result["rows"] if all(row.get(name) == value for name, value in wanted.items()))
+    return [row["scores"][-1] for row in rows]
+
+
+def good_table(stored: Stored, wins: dict[str, dict[bool, list[int]]]) -> list[str]:
+    """Where the library is ahead."""
+    times, batches, scaling, disk = (stored(name) for name in ("time_to_accuracy", "minibatch", "scaling", "disk"))
+    deep = {"part": "bars", "data": "mnist", "hidden": [300] * 10, "initialisation": "paper", "epochs": 3}
+    ours, adam = (statistics.fmean(ends(batches, **deep, method=name)) for name in ("minibatch", "adam"))
+    later = [ends(batches, **{**deep, "epochs": 10}, method=name) for name in ("minibatch", "adam")]
+    case = next(case for case in scaling["efficiency"] if (tuple(case["widths"]), case["samples"]) == (PAPER, 60000))
+    better, equal, worse = wins["MLP, adam"][False]
+    memory = [f"{disk['summary'][f'peak_gigabytes_{where}']:.2f} GB" for where in ("on_disk", "in_memory")]
+    rows = [
+        race(times, "mnist", 0.97),
+        race(times, "mnist", 0.98),
+        race(times, "fashion-mnist", 0.88),
+        (
+            "mnist: test accuracy after 3 epochs, 10 hidden layers, the paper's tiny initial weights",
+            f"{100 * ours:.1f} % ({100 * statistics.fmean(later[0]):.1f} after 10), `MiniBatchIPDLAM`",
+            f"{100 * adam:.1f} % ({100 * statistics.fmean(later[1]):.1f} after 10), Adam at 0.001, untuned",
+            f"`{batches['command']} bars`",
+        ),
+        (
+            f"{better + equal + worse} tables that our defaults were not chosen on",
+            f"better on {better}, our estimators",
+            f"better on {worse}, scikit-learn's MLP, which does not scale features",
+            f"`{stored('tabular')['command']} scores`",
+        ),
+        (
+            "one iteration of `IPDLAM`, 784-1500-1500-10, 60000 samples",
+            f"{case['seconds']['two']:.1f} s, two processes",
+            f"{case['seconds']['one']:.1f} s, one process",
+            f"`{scaling['command']}`",
+        ),
+        (
+            "peak memory of `IPDLAM`, the same network and samples",
+            f"{memory[0]}, state on a disk",
+            f"{memory[1]}, state in memory",
+            f"`{disk['command']}`",
+        ),
+    ]
+    return table(["task", "ipdlam", "compared with", "made by"], rows)
+
+
+def bad_table(stored: Stored, wins: dict[str, dict[bool, list[int]]]) -> list[str]:
+    """Where it loses."""
+    optimizers, decay, deep = (stored(name) for name in ("fig3-letter-paper", "decay-paper", "deep-small"))
+    tabular, batches = stored("tabular"), stored("minibatch")
+    adam = next(row for row in optimizers["means"] if row["method"] == "adam")
+    letter, ridge = (
+        {row["variant"]: row for row in decay["means"]}[name] for name in ("as in the paper", "ridge 1e-5")
+    )
+    layers = {
+        row["method"]: row["best_test_accuracy"]
+        for row in deep["means"]
+        if (row["depth"], row["activation"], row["initialisation"]) == (20, "relu", "torch")
+    }
+    seconds = {
+        method: statistics.median(
+            row["seconds"]
+            for row in tabular["rows"]
+            if row["part"] == "scores" and (row["table"], row["method"]) == ("diamonds, cut", method)
+        )
+        for method in ("ipdlam, mini-batch", "MLP, adam, scaled")
+    }
+    diabetes = [
+        -statistics.fmean(ends(batches, part="range", data="diabetes", method=m)) for m in ("minibatch", "adam")
+    ]
+    rows = [
+        (
+            f"mnist: test accuracy after {ridge['iterations']} iterations, 784-1500-1500-10",
+            f"{100 * ridge['test_accuracy']:.1f} %, `IPDLAM`",
+            f"{100 * adam['test_accuracy']:.1f} %, Adam",
+            f"`{decay['command']}`, `{optimizers['command']}`",
+        ),
+        (
+            "the same, to the letter of the paper (no ridge)",
+            f"{100 * letter['test_accuracy']:.1f} %, last iterate",
+            f"{100 * letter['best_test_accuracy']:.1f} %, its own iterate {letter['best_iteration']}",
+            f"`{decay['command']}`",
+        ),
+        (
+            "mnist: best test accuracy, 20 hidden layers of 100, 10000 samples",
+            f"{100 * layers['ipdlam']:.1f} %, `IPDLAM`",
+            f"{100 * layers['adam']:.1f} %, Adam",
+            f"`{deep['command']}`",
+        ),
+        *(
+            (
+                f"{sum(wins[name][False])} tables that our defaults were not chosen on",
+                f"better on {wins[name][False][0]}, our estimators",
+                f"better on {wins[name][False][2]}, {words}",
+                f"`{tabular['command']} scores`",
+            )
+            for name, words in (
+                ("MLP, adam, scaled", "scikit-learn's MLP behind a scaler"),
+                ("random forest", "random forests"),
+                ("gradient boosting", "gradient boosting"),
+            )
+        ),
+        (
+            "a fit of 7500 rows (diamonds, cut)",
+            f"{seconds['ipdlam, mini-batch']:.1f} s, `IPDLAMClassifier`",
+            f"{seconds['MLP, adam, scaled']:.1f} s, scikit-learn's MLP behind a scaler",
+            f"`{tabular['command']} scores`",
+        ),
+        (
+            "diabetes: held-out loss",
+            f"{diabetes[0]:.3f}, `MiniBatchIPDLAM`",
+            f"{diabetes[1]:.3f}, Adam",
+            f"`{batches['command']} range`",
+        ),
+    ]
+    return table(["task", "ipdlam", "compared with", "made by"], rows)
