@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 
 import ipdlam.fullbatch.passes
-import ipdlam.fullbatch.passes
 import ipdlam.fullbatch.trainer
 import networks
 from ipdlam.distributed.group import Processes

@@ -145,7 +145,7 @@ def test_mistakes_with_targets_are_answered_with_what_to_write(kind, outputs, se
 
 def test_a_loader_for_a_method_on_all_samples_is_refused_by_its_own_name():
     model, X, y = problem()
-    with pytest.raises(TypeError, match="IPDLAM takes X and y as arrays, got list; .*MiniBatchIPDLAM"):
+    with pytest.raises(TypeError, match=r"IPDLAM takes X and y as arrays, got list; .*MiniBatchIPDLAM"):
         ipdlam.IPDLAM(model).fit([(X, y)])
 
 
@@ -154,3 +154,23 @@ def test_modules_that_are_not_supported_have_a_remedy_that_exists(module, says):
     model = nn.Sequential(nn.Linear(4, 6), module, nn.ReLU(), nn.Linear(6, 2))
     with pytest.raises(ipdlam.UnsupportedModelError, match=says):
         ipdlam.MiniBatchIPDLAM(model)
+
+
+def test_a_penalty_of_ones_own_is_a_function_of_the_iteration(tmp_path):
+    model, X, y = problem()
+    trainer = ipdlam.IPDLAM(model, penalty=lambda iteration: 0.1 * iteration)
+    history = trainer.fit(X, y, iterations=3)
+    assert history.column("penalty") == pytest.approx([0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="penalty is a function, which cannot be saved"):
+        trainer.save(tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match="penalty at iteration 1 must be a finite number > 0, got -1"):
+        ipdlam.IPDLAM(model, penalty=lambda iteration: -1).fit(X, y, iterations=1)
+
+
+def test_a_function_that_says_what_the_settings_say_gives_the_same_bits():
+    model, X, y = problem()
+    twin, _, _ = problem()
+    schedule = ipdlam.IPDLAM(twin).settings.penalty
+    ipdlam.IPDLAM(model, penalty=schedule.at).fit(X, y, iterations=4)
+    ipdlam.IPDLAM(twin).fit(X, y, iterations=4)
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), twin.parameters(), strict=True))

@@ -65,10 +65,12 @@ class BatchByBatch(AlternatingBaseline):
         chunk_size: int | None = None,
     ) -> None:
         super().__init__(model, loss, chunk_size)
-        layers, schedule = len(self.network), PenaltySchedule(penalty, penalty_growth, penalty_max)
+        layers, self.schedule = len(self.network), PenaltySchedule(penalty, penalty_growth, penalty_max)
         self.fresh = bool(fresh)
         rows = check_integer("batch_size", batch_size, 1)
-        self.settings = resolve_settings(layers, self.loss, None, inertia, proximity, None, schedule, "reverse", rows)
+        self.settings = resolve_settings(
+            layers, self.loss, None, inertia, proximity, None, self.schedule, "reverse", rows
+        )
 
     def _own_settings(self) -> dict[str, Any]:
         settings = self.settings
@@ -77,9 +79,9 @@ class BatchByBatch(AlternatingBaseline):
             "fresh": self.fresh,
             "inertia": settings.inertia.z,
             "proximity": settings.proximity,
-            "penalty": settings.penalty.initial,
-            "penalty_growth": settings.penalty.growth,
-            "penalty_max": settings.penalty.maximum,
+            "penalty": self.schedule.initial,
+            "penalty_growth": self.schedule.growth,
+            "penalty_max": self.schedule.maximum,
         }
 
     def _begin(self, samples: Samples, validation: Samples | None) -> AlternatingState:

@@ -139,7 +139,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             plateau.keeps = None if self.early_stopping else self._network
             whole = IPDLAM(self._network, **self._full_batch_settings())
             history = whole.fit(inputs, targets, iterations=self.max_iter, **common)
-            if plateau.best_weights:  # the full-batch method leaves its best network behind (docs/results/reproduction.md)
+            if plateau.best_weights:  # the method leaves its best network behind (docs/results/reproduction.md)
                 self._network.load_state_dict(plateau.best_weights)
         if history.stop_reason == "interrupted" and not history:
             raise KeyboardInterrupt  # there is nothing to go on with

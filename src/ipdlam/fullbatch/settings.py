@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, Union
 
@@ -64,6 +64,21 @@ class PenaltySchedule:
 
 
 @dataclass(frozen=True)
+class PenaltyFunction:
+    """A penalty of the user's own: ``rho`` as a function of the iteration, the first of which is 1.
+
+    >>> PenaltyFunction(lambda iteration: 0.1 * iteration**2).at(3)
+    0.9
+    """
+
+    function: Callable[[int], float]
+
+    def at(self, iteration: int) -> float:
+        """The penalty of an iteration."""
+        return check_number(f"penalty at iteration {iteration}", self.function(iteration), low=0.0, strict=True)
+
+
+@dataclass(frozen=True)
 class Settings:
     """What defines a run besides the model and the data."""
 
@@ -72,7 +87,7 @@ class Settings:
     inertia: Inertia
     proximity: float  # delta
     weight_proximity: WeightProximity | None  # of W and b, for each sample; None: delta in all, as printed
-    penalty: PenaltySchedule  # rho_0, theta, rho bar
+    penalty: PenaltySchedule | PenaltyFunction  # rho_0, theta, rho bar
     order: Order
     chunk_size: int
 
@@ -109,6 +124,11 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; losses and regularisers by their names in the registries."""
+        if isinstance(self.penalty, PenaltyFunction):
+            raise ValueError(
+                "penalty is a function, which cannot be saved; save the weights of the model, or give penalty, "
+                "penalty_growth and penalty_max"
+            )
         return {
             "loss": describe("loss", self.loss, LOSSES),
             "regularizers": [describe("regularizer", R, REGULARIZERS) for R in self.regularizers],
@@ -143,7 +163,7 @@ def resolve_settings(
     inertia: float | tuple[float, float, float],
     proximity: float,
     weight_proximity: float | tuple[float, float] | None,
-    penalty: PenaltySchedule,
+    penalty: PenaltySchedule | PenaltyFunction,
     order: str | Iterable[str | tuple[str, int]],
     chunk_size: int,
 ) -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ipdlam.distributed.agreement import divide
 from ipdlam.fullbatch.disk_folder import check_folder, rank_folder
 from ipdlam.fullbatch.orders import plan
 from ipdlam.fullbatch.passes import NotFiniteError, objective_of, pass_over, solve_layers, sum_over
-from ipdlam.fullbatch.settings import PenaltySchedule, RegularizerLike, Settings, resolve_settings
+from ipdlam.fullbatch.settings import PenaltyFunction, PenaltySchedule, RegularizerLike, Settings, resolve_settings
 from ipdlam.fullbatch.state import FullBatchState, Iterate, Variables
 from ipdlam.network.mlp import Network
 from ipdlam.network.objective import Objective
@@ -54,7 +54,8 @@ class IPDLAM(CountsIterations[FullBatchState]):
         of ``delta`` there, times the number of samples, and so means the same however many there are. None is
         ``delta`` in all, as the paper's update of W is printed (docs/method/deviations.md).
     penalty, penalty_growth, penalty_max
-        ``rho_0``, ``theta`` and the upper bound of ``rho`` in the paper.
+        ``rho_0``, ``theta`` and the upper bound of ``rho`` in the paper. A function of the iteration, which counts from
+        1, takes the place of all three; such a run cannot be saved.
     order
         ``"reverse"``, ``"increase"``, ``"nested-reverse"``, or every block once: ``["z2", "W2", "a1", "z1", "W1"]``.
     chunk_size
@@ -78,7 +79,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
         inertia: float | tuple[float, float, float] = 0.7,
         proximity: float = 1.0,
         weight_proximity: float | tuple[float, float] | None = None,
-        penalty: float = 0.1,
+        penalty: float | Callable[[int], float] = 0.1,
         penalty_growth: float = 1.1,
         penalty_max: float = 1e6,
         order: str | Iterable[str | tuple[str, int]] = "reverse",
@@ -88,7 +89,8 @@ class IPDLAM(CountsIterations[FullBatchState]):
         super().__init__(model)
         self._keep_in(storage)
         rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
-        schedule = PenaltySchedule(penalty, penalty_growth, penalty_max)
+        own = PenaltyFunction(penalty) if callable(penalty) else None
+        schedule = own or PenaltySchedule(penalty, penalty_growth, penalty_max)  # type: ignore[arg-type]
         layers = len(self.network)
         self._adopt(
             resolve_settings(layers, loss, regularizer, inertia, proximity, weight_proximity, schedule, order, rows)
@@ -179,10 +181,8 @@ class IPDLAM(CountsIterations[FullBatchState]):
             return self.settings_dict()
         except ValueError:
             settings = self.settings
-            own = {
-                name: getattr(settings, name)
-                for name in ("proximity", "weight_proximity", "chunk_size", "penalty", "inertia")
-            }
+            own = {name: getattr(settings, name) for name in ("proximity", "weight_proximity", "chunk_size", "inertia")}
+            own["penalty"] = repr(settings.penalty) if isinstance(settings.penalty, PenaltySchedule) else "a function"
             kinds = [type(thing).__qualname__ for thing in (settings.loss, *settings.regularizers)]
             return {**own, "loss and regularizers": kinds, "order": [str(block) for block in settings.order]}
 
@@ -225,7 +225,7 @@ class DLAM(IPDLAM):
         *,
         loss: str | Loss = "squared",
         regularizer: RegularizerLike | Sequence[RegularizerLike] = "ridge",
-        penalty: float = 0.1,
+        penalty: float | Callable[[int], float] = 0.1,
         penalty_growth: float = 1.1,
         penalty_max: float = 1e6,
         order: str | Iterable[str | tuple[str, int]] = "reverse",

@@ -45,9 +45,9 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
 
     and every ``W_l`` steps from its inertial point towards them in the metric of the (centred) activations it has seen,
     ``W_l <- W_hat + eta_l (z_l* - z_l)^T a_(l-1) M_l^-1 / m`` with ``M_l = cov(a_(l-1)) + delta mean variance``. The
-    step ``eta_l`` is measured in the layer's own outputs, so it means the same in every network (docs/method/minibatch.md).
-    Where a process group of ``torch.distributed`` is initialised, its processes train one model together: each gives
-    its own samples, or its own part of every batch (docs/guide/distributed.md).
+    step ``eta_l`` is measured in the layer's own outputs, so it means the same in every network. Where a process group
+    of ``torch.distributed`` is initialised, its processes train one model together: each gives its own samples, or its
+    own part of every batch. See docs/method/minibatch.md and docs/guide/distributed.md.
 
     Parameters
     ----------

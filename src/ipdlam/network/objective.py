@@ -35,7 +35,7 @@ class Objective:
 
     @property
     def lyapunov(self) -> float:
-        """``xi = Phi + (rho / 2) inertial_energy``, which never increases while ``rho`` is fixed (docs/method/theory.md)."""
+        """``xi = Phi + (rho / 2) inertial_energy``, never increasing at a fixed ``rho`` (docs/method/theory.md)."""
         return self.value + 0.5 * self.penalty * self.inertial_energy
 
     def terms(self) -> dict[str, Any]:

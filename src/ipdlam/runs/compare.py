@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from ipdlam.errors import DivergenceError, StopTraining
-from ipdlam.runs.config import DEFAULTS, LEARNING_RATES, METHODS, OURS, ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.runs.config import DEFAULTS, LEARNING_RATES, OURS, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.environment import environment
 from ipdlam.runs.problem import Problem
 from ipdlam.training.history import History, Record
@@ -49,8 +49,8 @@ class Terms:
 def check_methods(methods: Sequence[str]) -> None:
     """Refuse unknown names and repeated ones."""
     for method in methods:
-        if method not in METHODS:
-            raise ConfigError(f"methods holds {method!r}; known are {', '.join(METHODS)}")
+        if method not in DEFAULTS:
+            raise ConfigError(f"methods holds {method!r}; known are {', '.join(DEFAULTS)}")
     if not methods or len(set(methods)) < len(methods):
         raise ConfigError(f"methods must name each method once, got {', '.join(methods) or 'none'}")
 

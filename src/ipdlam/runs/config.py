@@ -205,7 +205,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         choices = {
-            "method": METHODS,
+            "method": tuple(DEFAULTS),  # open to others
             "activation": ACTIVATIONS,
             "loss": LOSSES,
             "regularizer": REGULARIZERS,
