@@ -81,3 +81,23 @@ def test_an_optimizer_after_another(tmp_path):
     lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["optimizer"] for line in lines]
     assert kinds == ["sgd", "sgd", "adam", "adam"]
+
+
+def test_a_comparison_with_seeds_fits_eighty_columns(tmp_path):
+    given = ("--methods", "ipdlam,minibatch,amsgrad", "--iterations", "2", "--seeds", "2", *FAST)
+    out, _ = ipdlam_run("compare", "digits", *given, "--output", tmp_path / "c")
+    table = out.splitlines()[3:7]
+    assert table[0].startswith("method")
+    assert max(map(len, table)) <= 80
+    assert "…" not in out
+
+
+def test_the_help_of_train_fits_two_screens_and_all_of_it_is_behind_another_option(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = (ipdlam_run("train", option)[0] for option in ("--help", "--help-all"))
+    assert len(short.splitlines()) <= 100
+    assert "--tensorboard" not in short
+    assert "--help-all" in short
+    for name in TrainConfig.__dataclass_fields__:
+        assert name == "data" or f"--{name.replace('_', '-')}" in whole
+    assert ipdlam_run("train", "--help")[0] == short

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipdlam.runs.problem import Split
     from ipdlam.training.history import Record
 
-WIDTH = 120  # of the table
+WIDTH = 80  # that the table has at the most
 MINIBATCH = ("step", "rank", "weight_decay")  # settings of that method alone
 SETTINGS = (
     "data",
@@ -240,17 +240,19 @@ def listed(seeds: Sequence[int]) -> str:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], split: Split) -> Table:
-    """The rows for the terminal."""
+    """The rows for the terminal: accuracies in percent, or losses and errors where there are no classes."""
     from rich.table import Table
 
     from ipdlam.cli.display import ERRORS
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    regression = bool(rows) and rows[0]["train_accuracy"] is None
     where = "held out" if split.scored_on == "held-out samples" else "test" if split.validation else "training"
-    scores = ("training", where) if split.validation else ("training",)
-    more = ERRORS.values() if rows and "r2" in rows[0] else ()
-    for column in ("method", "iterations", "seconds", *scores, f"best {where}", *more, "Phi"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    scores = ("training", where) if split.validation and not regression else (where,)
+    names = ("method", "iter.", "seconds", *scores, f"best {where}", *(ERRORS.values() if regression else ("Phi",)))
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if regression else 2, 0, 0))
+    for name in names:
+        unit = " %" if name in scores and not regression else ""
+        table.add_column(f"{name}{unit}", justify="left" if name == "method" else "right", no_wrap=True)
     for line in rows:
         table.add_row(*cells(line, scored=split.validation is not None))
     return table
@@ -270,20 +272,20 @@ def learning_rates(text: str | None) -> dict[str, float]:
 
 def cells(line: Mapping[str, Any], *, scored: bool) -> list[str]:
     """A row of the table as text; losses stand in for accuracies where there are no classes."""
-    from ipdlam.cli.display import ERRORS, number, score
+    from ipdlam.cli.display import ERRORS, number
 
-    def spread(accuracy: str, loss: str) -> str:
-        """Half the distance from the lowest to the highest of what is shown, where there are seeds."""
-        name, unit, form = (loss, 1.0, ".2g") if line[accuracy] is None else (accuracy, 100.0, ".2f")
-        low, high = line.get("ranges", {}).get(name, (None, None))
-        return "" if low is None else f" ±{unit * (high - low) / 2:{form}}"
+    def shown(accuracy: str, loss: str, *, spread: bool = True) -> str:
+        """A score; an accuracy with half the distance from the lowest to the highest where there are seeds."""
+        if line[accuracy] is None:
+            return "-" if line[loss] is None else f"{line[loss]:.3g}"
+        low, high = line.get("ranges", {}).get(accuracy, (None, None))
+        apart = "" if low is None or not spread else f" ±{50 * (high - low):.1f}"
+        return f"{100 * line[accuracy]:.2f}{apart}"
 
-    scores = [
-        score(line["train_accuracy"], line["train_loss"]) + spread("train_accuracy", "train_loss"),
-        *([score(line["accuracy"], line["loss"]) + spread("accuracy", "loss")] if scored else []),
-    ]
-    best = score(line["best_accuracy"], line["best_loss"]) + spread("best_accuracy", "best_loss")
-    scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:>2.0f}")
-    if "r2" in line:
-        scores += [number(line[name]) for name in ERRORS]
-    return [line["method"], f"{line['iterations']:.0f}", f"{line['seconds']:.2f}", *scores, f"{line['objective']:.3g}"]
+    scores = [shown("accuracy", "loss")]
+    if scored and line["train_accuracy"] is not None:
+        scores.insert(0, shown("train_accuracy", "train_loss"))
+    best = shown("best_accuracy", "best_loss", spread=False)
+    scores.append("-" if line["best_iteration"] is None else f"{best} at {line['best_iteration']:.0f}")
+    last = [number(line[name], 3) for name in ERRORS] if "r2" in line else [f"{line['objective']:.3g}"]
+    return [line["method"], f"{line['iterations']:.0f}", f"{line['seconds']:.1f}", *scores, *last]

@@ -42,9 +42,9 @@ def score(accuracy: float | None, loss: float | None) -> str:
     return f"loss {loss:.4g}"
 
 
-def number(value: float | None) -> str:
+def number(value: float | None, digits: int = 4) -> str:
     """A score, or a dash where there is none."""
-    return "-" if value is None else f"{value:.4g}"
+    return "-" if value is None else f"{value:.{digits}g}"
 
 
 def scored(record: Record) -> str:

@@ -27,6 +27,12 @@ COMPLETIONS: dict[str, tuple[str, ...]] = {
     "then": tuple(known.LEARNING_RATES),
 }
 
+COMMON = (
+    *("data", "label", "drop", "hidden", "loss", "method", "batch_size", "learning_rate", "iterations", "epochs"),
+    *("then", "patience", "seed", "output"),
+)
+"""What ``--help`` shows of the settings; ``--help-all`` shows the others, too."""
+
 
 def completion(name: str) -> Callable[[str], list[str]] | None:
     """What the shell offers for a setting with names."""
@@ -56,6 +62,7 @@ def option(item: dataclasses.Field[Any]) -> inspect.Parameter:
     if default is not None and item.name != "data" and not kind.startswith("bool") and "[" not in text:
         text += f" [default: {default}]"
     details: dict[str, Any] = {"help": text.replace("[", "\\["), "show_default": False}
+    details["hidden"] = item.name not in COMMON
     if item.name == "data":
         declared = typer.Argument(None, metavar="DATA", autocompletion=completion("data"), **details)
     elif kind.startswith("bool"):
@@ -79,6 +86,31 @@ def option(item: dataclasses.Field[Any]) -> inspect.Parameter:
     )
 
 
+def show_all(context: typer.Context, wanted: bool) -> None:
+    """Print the help with all settings, and stop."""
+    if not wanted:
+        return
+    hidden = [parameter for parameter in context.command.params if getattr(parameter, "hidden", False)]
+    for parameter in hidden:
+        parameter.hidden = False  # type: ignore[attr-defined]
+    try:
+        text = context.get_help()  # with rich it is on the screen by now
+        if text:
+            print(text)
+    finally:
+        for parameter in hidden:
+            parameter.hidden = True  # type: ignore[attr-defined]
+    raise typer.Exit
+
+
+HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    default=typer.Option(False, "--help-all", is_eager=True, callback=show_all, help="show all settings and exit"),
+    annotation=bool,
+)
+
+
 def with_settings(names: Iterable[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command settings of :class:`TrainConfig`; it receives those that were given as ``settings``."""
     chosen = set(names)
@@ -86,11 +118,12 @@ def with_settings(names: Iterable[str]) -> Callable[[Callable[..., None]], Calla
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         def command(**given: Any) -> None:
+            given.pop("help_all")
             settings = {item.name: given.pop(item.name) for item in items}
             function(**given, settings={name: value for name, value in settings.items() if value is not None})
 
         declared = inspect.signature(function, eval_str=True).parameters.values()
-        parameters = [*(option(item) for item in items), *(p for p in declared if p.name != "settings")]
+        parameters = [*(option(item) for item in items), *(p for p in declared if p.name != "settings"), HELP_ALL]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__doc__ = function.__doc__

@@ -142,8 +142,8 @@ class TrainConfig:
     method: str | None = setting(
         None,
         METHOD,
-        "minibatch: a forward pass and a step for every batch; ipdlam: the paper's, on all samples at once; dlam: that "
-        f"without inertia and proximal terms; bcd, dladmm; or by back-propagation {', '.join(LEARNING_RATES)} "
+        "minibatch; ipdlam: the paper's, on all samples at once; dlam: that without inertia and proximal terms; bcd, "
+        f"dladmm; or by back-propagation {', '.join(LEARNING_RATES)} "
         "[default: minibatch; ipdlam with --iterations or another setting of its own]",
     )
     loss: str = setting("squared", METHOD, ", ".join(LOSSES))
@@ -181,10 +181,10 @@ class TrainConfig:
     epochs: int | None = setting(
         None,
         RUN,
-        "epochs in all, of minibatch, whose steps descend over them (with more on resume they rise and descend anew), "
-        "or of an optimizer",
+        "epochs in all, of minibatch or an optimizer; the steps of minibatch descend over them, and anew over those "
+        "that a resumed run gets beyond its plan",
     )
-    then: str | None = setting(None, RUN, f"go on with an optimizer afterwards: {', '.join(LEARNING_RATES)}")
+    then: str | None = setting(None, RUN, f"go on with an optimizer: {', '.join(LEARNING_RATES)}")
     then_epochs: int | None = setting(None, RUN, f"epochs of the optimizer [default: {THEN_EPOCHS}]")
     then_learning_rate: float | None = setting(
         None, RUN, "its rate [default: sgd 0.05, adagrad 0.01, adadelta 1, others 0.001]"
