@@ -31,8 +31,8 @@ def ipdlam_run(*arguments, code=0, pictures=False, stdout=None):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
         if not pictures:
-            stack.enter_context(mock.patch("ipdlam.jobs.curves", fake_curves))
-            stack.enter_context(mock.patch("ipdlam.plots.curves", fake_curves))
+            stack.enter_context(mock.patch("ipdlam.runs.job.curves", fake_curves))
+            stack.enter_context(mock.patch("ipdlam.runs.plots.curves", fake_curves))
         stack.enter_context(mock.patch.object(sys, "argv", ["ipdlam", *map(str, arguments)]))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("default")  # as outside of pytest: what is not expected shows in the output

@@ -19,6 +19,7 @@ from ipdlam.prox import ACTIVATIONS, Huber
 from ipdlam.runs.model_file import mlp
 from ipdlam.training.callbacks import Checkpoints
 from problems import assert_same_runs, make_data, make_model, same
+from programs import importable
 
 WIDTHS = [5, 8, 7, 3]
 X, Y = make_data(60, 5, 3, "cross_entropy", dtype=torch.float32)
@@ -106,8 +107,8 @@ def test_validation_data_belong_to_the_run(tmp_path, kind):
 def test_another_process_goes_on(tmp_path):
     code = (
         "import sys, torch\n"
-        "sys.path.insert(0, sys.argv[2])\n"
-        "from test_resume_baselines import *\n"
+        "sys.path[:0] = sys.argv[2].split(':')\n"
+        "from test_resume import *\n"
         "trainer = BackPropagation.load(sys.argv[1], network(seed=8), X, Y)\n"
         "trainer.continue_fit(epochs=3)\n"
         "trainer.save(sys.argv[1])\n"
@@ -116,7 +117,7 @@ def test_another_process_goes_on(tmp_path):
     first.fit(X, Y, epochs=4)
     first.save(tmp_path / "c")
     answer = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "c"), os.path.dirname(__file__)],
+        [sys.executable, "-c", code, str(tmp_path / "c"), importable(__file__)],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},

@@ -20,7 +20,8 @@ from ipdlam.checkpoint import files as storage
 from ipdlam.checkpoint.files import LOCK, exclusive
 from ipdlam.checkpoint.format import MANIFEST
 from ipdlam.cli.reproduce import bar, outcome
-from ipdlam.experiments import EXPERIMENTS, make, runner
+from ipdlam.experiments import EXPERIMENTS, make
+from ipdlam.experiments import store as runner
 from ipdlam.experiments.spec import RunResult
 from shell import ipdlam_run, refused
 

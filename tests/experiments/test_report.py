@@ -42,7 +42,7 @@ from ipdlam.experiments.tables import Table, claim_table
 from ipdlam.runs.config import ConfigError
 
 NAMES = ("table1", "fig1", "order")
-REPORT = Path(__file__).parents[1] / "results" / "report.html"
+REPORT = Path(__file__).parents[2] / "results" / "report.html"
 VOID = {"meta", "img", "input", "br", "hr", "link"}
 HOSTILE = '<script>alert("1")</script> & <img src=x onerror=alert(2)> | "quoted" [click](javascript:alert(3))'
 

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import ipdlam
+from detectors import no_back_propagation
 from ipdlam import DivergenceError, MiniBatchIPDLAM
 from ipdlam.prox import ACTIVATIONS, LOSSES
 from ipdlam.runs.model_file import mlp
 from problems import make_data, make_model
-from test_fit import no_back_propagation
 
 WIDTHS = [5, 8, 7, 3]
 N = 60

@@ -15,7 +15,7 @@ from ipdlam.experiments.spec import RunResult, RunSpec, reached, rises
 from ipdlam.runs.config import TrainConfig
 from ipdlam.runs.methods import DEFAULTS
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def row(**fields):

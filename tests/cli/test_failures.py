@@ -17,11 +17,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from idxfiles import write_idx
 from ipdlam.checkpoint import format as checkpoint
 from ipdlam.datasets.sources import CATALOGUE
 from ipdlam.runs.config import read_toml
 from shell import assert_same_run, ipdlam_run, records, refused, same_model, summary
-from test_datasets import write_idx
 
 QUICK = ("--hidden", "8", "--iterations", "2", "--checkpoint-every", "1")
 

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-
-
-def run(*arguments):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    answer = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
+from programs import ROOT, run
 
 
 def test_save_and_resume():

@@ -24,8 +24,10 @@ from ipdlam.checkpoint.format import seal
 from ipdlam.fullbatch import disk as diskshard
 from ipdlam.fullbatch import disk_folder as diskstate
 from problems import assert_same_runs, make_data, make_model, same, without_seconds
+from programs import importable
 from shell import ipdlam_run, records, refused, same_model, summary
 
+HERE = importable(__file__)
 WIDTHS = (6, 8, 7, 3)
 X, Y = make_data(90, 6, 3, loss="cross_entropy", dtype=torch.float32)
 WEIGHT = torch.rand(90, generator=torch.Generator().manual_seed(1)) + 0.1
@@ -171,9 +173,9 @@ def test_pages_of_mapped_samples_are_given_back(tmp_path):
 
 
 BOUNDED = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from test_storage_disk import IPDLAM, make_data, make_model, status, torch
+import os, sys
+sys.path[:0] = sys.argv[2].split(os.pathsep)
+from test_disk import IPDLAM, make_data, make_model, status, torch
 X, y = make_data(20000, 4, 2, dtype=torch.float32)
 trainer = IPDLAM(make_model((4, 1000, 2), dtype=torch.float32), chunk_size=500, storage=sys.argv[1])
 before = status("VmRSS")
@@ -184,9 +186,8 @@ print(trainer._run.shard.layout.size, status("VmHWM") - before)
 
 @ON_LINUX
 def test_memory_does_not_grow_with_the_state(tmp_path):
-    here = os.path.dirname(__file__)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", BOUNDED, str(tmp_path), here]
+    command = [sys.executable, "-c", BOUNDED, str(tmp_path), HERE]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     state, grown = map(int, answer.stdout.split())
@@ -384,8 +385,8 @@ def test_a_folder_is_used_by_one_trainer_at_a_time(tmp_path):
 
 KILLED = """
 import os, signal, sys
-sys.path.insert(0, sys.argv[2])
-from test_storage_disk import IPDLAM, X, Y, diskshard, model_of
+sys.path[:0] = sys.argv[2].split(os.pathsep)
+from test_disk import IPDLAM, X, Y, diskshard, model_of
 moment = sys.argv[3]
 trainer = IPDLAM(model_of(), chunk_size=16, storage=sys.argv[1])
 def die():
@@ -402,9 +403,8 @@ trainer.fit(X, Y, iterations=9, callbacks=[lambda r: die() if r.iteration == 2 a
 
 
 def killed(folder, moment):
-    here = os.path.dirname(__file__)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLED, str(folder), here, moment]
+    command = [sys.executable, "-c", KILLED, str(folder), HERE, moment]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

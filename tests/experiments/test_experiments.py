@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,14 +15,16 @@ import torch
 import ipdlam
 from ipdlam.checkpoint.files import LOCK, exclusive
 from ipdlam.errors import CheckpointError
-from ipdlam.experiments import EXPERIMENTS, runner
+from ipdlam.experiments import EXPERIMENTS
+from ipdlam.experiments import store as runner
 from ipdlam.experiments.make import all_runs, averaged, check, chosen_runs, comparable, draw, make, summarise
 from ipdlam.experiments.spec import SCALES, START, RunSpec, reweighed
 from ipdlam.experiments.store import Store
 from ipdlam.experiments.tables import markdown, result_table
 from ipdlam.runs.config import ConfigError
+from programs import ROOT, importable
 
-ROOT = Path(__file__).parent.parent
+HERE = importable(__file__)
 TINY = RunSpec("digits", "ipdlam", (6,), 3, (("inertia", 0.5),), limit=100)
 
 
@@ -271,14 +272,14 @@ def test_two_processes_make_a_run_once(tmp_path):
     """The second waits for the first and takes its result."""
     code = (
         "import sys, pathlib\n"
-        "sys.path.insert(0, sys.argv[2])\n"
+        "sys.path[:0] = sys.argv[2].split(':')\n"
         "from test_experiments import *\n"
         "runner.CHECKPOINT_EVERY = 2\n"
         "folder, seen = pathlib.Path(sys.argv[1]), []\n"
         "Store(folder / 'runs', folder / 'unfinished').make(TINY.changed(iterations=60), seen.append)\n"
         "print(len(seen))\n"
     )
-    command = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", code, str(tmp_path), HERE]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     answers = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
@@ -406,7 +407,7 @@ def test_a_killed_second_method_goes_on(store, monkeypatch, tmp_path):
     """The same with SIGKILL, in another process."""
     code = (
         "import os, signal, sys, pathlib\n"
-        "sys.path.insert(0, sys.argv[2])\n"
+        "sys.path[:0] = sys.argv[2].split(':')\n"
         "from test_experiments import *\n"
         "runner.CHECKPOINT_EVERY = 4\n"
         "folder, seen = pathlib.Path(sys.argv[1]), []\n"
@@ -417,7 +418,7 @@ def test_a_killed_second_method_goes_on(store, monkeypatch, tmp_path):
         "Store(folder / 'runs', folder / 'unfinished').make(WARMED, kill)\n"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)],
+        [sys.executable, "-c", code, str(tmp_path), HERE],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},

@@ -198,7 +198,7 @@ def test_the_variables_of_the_samples_are_let_go(data, tmp_path):
         def warn(self, text): ...
 
     job = jobs.Job(TrainConfig(data=str(data), **SETTINGS), RunFolder(tmp_path / "run"))
-    with mock.patch("ipdlam.jobs.curves", fake_curves):
+    with mock.patch("ipdlam.runs.job.curves", fake_curves):
         job.run(Watcher(), resume=False, stop=lambda record: None)
     assert alive == [False]
 
@@ -602,5 +602,5 @@ def test_nothing_of_this_needs_torch_to_be_refused():
 
 
 def test_the_documentation_names_every_setting():
-    text = (Path(__file__).parent.parent / "docs" / "runs.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
     assert all(name in text for name in ("then_epochs", "then_learning_rate", "then_batch_size", "--then adam"))

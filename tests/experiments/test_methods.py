@@ -10,7 +10,7 @@ import pytest
 
 from ipdlam import DLAM, IPDLAM, MiniBatchIPDLAM
 from ipdlam.baselines import BCD, DLADMM, OPTIMIZERS, BackPropagation
-from ipdlam.experiments import runner
+from ipdlam.experiments import store as runner
 from ipdlam.experiments.spec import RunSpec
 from ipdlam.experiments.store import Store, advance, begun, columns, config_of, make_trainer, passes_of, problem_of
 from ipdlam.fullbatch.orders import ORDERS

@@ -16,9 +16,11 @@ import torch
 
 from ipdlam.baselines import OPTIMIZERS
 from ipdlam.errors import CheckpointError
-from ipdlam.experiments import EXPERIMENTS, runner, setup
+from ipdlam.experiments import EXPERIMENTS
+from ipdlam.experiments import store as runner
 from ipdlam.experiments.contents import load_contents, png_texts
 from ipdlam.experiments.make import DRAWN, all_runs, command, make, stored, summarise
+from ipdlam.experiments.paper import setup
 from ipdlam.experiments.spec import SCALES, START
 from ipdlam.experiments.store import Store, config_of, make_trainer, problem_of
 from ipdlam.minibatch.state import default_batch_size

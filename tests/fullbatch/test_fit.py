@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import ipdlam
 import ipdlam.fullbatch.trainer
+from detectors import BackPropagationError, NoBackwardOperators, no_back_propagation, no_graph
 from ipdlam import DLAM, IPDLAM, DivergenceError, History, Record, StopTraining
 from ipdlam.training.evaluation import Evaluation
 from problems import make_data, make_model
@@ -712,37 +712,6 @@ def test_too_much_inertia_diverges_naturally(dtype, inertia):
 
 
 # --- no back-propagation --------------------------------------------------------------------------------------------
-
-
-class BackPropagationError(AssertionError):
-    pass
-
-
-class NoBackwardOperators(TorchDispatchMode):
-    """Refuses every operator that only a backward pass calls."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if "backward" in str(func):
-            raise BackPropagationError(f"{func} was called")
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def no_graph():
-    """With gradients on, nothing may be saved for a backward pass."""
-
-    def refuse(tensor):
-        raise BackPropagationError(f"a tensor of shape {tuple(tensor.shape)} was saved for a backward pass")
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(refuse, lambda tensor: tensor):
-        yield
-
-
-@contextmanager
-def no_back_propagation():
-    """Both detectors at once: no graph is built, and no backward operator runs."""
-    with no_graph(), NoBackwardOperators():
-        yield
 
 
 def test_the_detectors_see_an_ordinary_forward_and_backward_pass():

@@ -463,7 +463,7 @@ def test_help(command):
 
 
 def test_the_documentation_names_every_setting():
-    text = (Path(__file__).parent.parent / "docs" / "runs.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
     assert all(f"`{name}`" in text for name in ("batch_size", "epochs", "step", "rank", "weight_decay", "minibatch"))
 
 

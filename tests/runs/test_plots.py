@@ -354,7 +354,7 @@ import ipdlam.runs.plots
 from ipdlam import History, Record
 assert "matplotlib" not in sys.modules
 history = History([Record(1, 0.1, 1.0, 1.0, 0.0, (1.0,), (), 1.0, 0.5, 1.0, 0.5)])
-ipdlam.plots.curves({{"run": history}}, {str(tmp_path / "curves.png")!r})
+ipdlam.runs.plots.curves({{"run": history}}, {str(tmp_path / "curves.png")!r})
 sys.exit("pyplot was imported" if "matplotlib.pyplot" in sys.modules else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
