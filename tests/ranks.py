@@ -39,6 +39,8 @@ def context():
             "ipdlam.fullbatch.trainer",
             "ipdlam.minibatch.trainer",
             "ipdlam.training.callbacks",
+            "ipdlam.cli",
+            "ipdlam.runs.job",
         ]
     )
     return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from programs import ROOT, run
+from forked import Forked, program, run
+from programs import ROOT
 
 
 def test_save_and_resume():
@@ -34,11 +33,11 @@ def test_warmup_then_adam():
     ],
 )
 def test_warmup_then_adam_refuses_a_stage_of_nothing(arguments, message):
-    command = [sys.executable, "examples/warmup_then_adam.py", *arguments]
-    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert answer.returncode == 2
-    assert message in answer.stderr
-    assert "Traceback" not in answer.stderr
+    process = Forked(program, "examples/warmup_then_adam.py", *arguments, cwd=ROOT)
+    said, _ = process.communicate()
+    assert process.returncode == 2
+    assert message in said
+    assert "Traceback" not in said
 
 
 def test_every_example_is_run_here():

@@ -329,8 +329,9 @@ def test_a_job_of_two_is_that_of_one(job_of_two, tmp_path):
     assert (job_of_two / "summary.json").is_file()
 
 
+@pytest.mark.slow  # the same of a full-batch run is in the default suite
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the workers of torchrun in /proc")
-def test_torchrun_starts_again_from_the_last_checkpoint(job_of_two, tmp_path):
+def test_torchrun_starts_a_run_of_epochs_again(job_of_two, tmp_path):
     launcher = torchrun(SETTINGS, tmp_path / "run")
     try:
         while launcher.poll() is None and len(list((tmp_path / "run" / "checkpoints").glob("iteration-*"))) < 2:

@@ -53,7 +53,7 @@ def test_one_layer_with_squared_loss_is_least_squares_or_ridge_regression(streng
     regularizer = Ridge(strength, relative=False) if strength else None
     settings = {"penalty": rho, "penalty_growth": 1.0, "inertia": 0.9, "weight_proximity": weight_proximity}
     trainer = ipdlam.IPDLAM(make_model([4, 2]), regularizer=regularizer, **settings)
-    run(trainer, X, Y, 3000)
+    run(trainer, X, Y, 1500)
     # With z eliminated, Phi is (rho / (1 + rho)) ||Y - X W^T - b||^2 / 2 + R(W).
     W, b = augmented_least_squares(X, Y, strength * (1.0 + rho) / rho)
     iterate = trainer.iterate()

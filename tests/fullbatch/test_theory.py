@@ -60,7 +60,7 @@ def lyapunov_values(run, steps):
     return values
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(runs())
 def test_the_lyapunov_value_never_increases(run):
     values = lyapunov_values(run, steps=8)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+from forked import command
+
 ITERATIONS = 40
 OPTIONS = ["--hidden", "40,40", "--iterations", str(ITERATIONS), "--checkpoint-every", "1", "--chunk-size", "500"]
 
@@ -23,7 +21,7 @@ OPTIONS = ["--hidden", "40,40", "--iterations", str(ITERATIONS), "--checkpoint-e
 def data(tmp_path_factory):
     generator = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("data") / "samples.npz"
-    X = generator.normal(size=(8000, 20)).astype(np.float32)
+    X = generator.normal(size=(5000, 20)).astype(np.float32)
     np.savez(path, X=X, y=(X[:, 0] + X[:, 1] ** 2 > 1).astype(np.int64))
     return path
 
@@ -35,17 +33,6 @@ def undisturbed(data):
     output = process.communicate()[0]
     assert process.returncode == 0, output
     return run
-
-
-def command(*arguments, **more):
-    return subprocess.Popen(
-        [sys.executable, "-m", "ipdlam", *arguments],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        **more,
-    )
 
 
 def weights(run):
@@ -129,14 +116,9 @@ def test_a_signal_finishes_the_iteration_and_writes_a_checkpoint(data, undisturb
 
 def test_a_disk_that_is_full_in_the_middle_of_a_run(data, undisturbed, tmp_path):
     """No file may grow beyond a limit, as on a full disk: checkpoints fail, are reported, and training goes on."""
-    import resource
-
     limit = 300_000  # the model fits, a checkpoint does not
     run = tmp_path / "run"
-    process = command(
-        *("train", str(data), *OPTIONS, "--output", str(run)),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
+    process = command("train", str(data), *OPTIONS, "--output", str(run), file_limit=limit)
     output = process.communicate()[0]
     assert process.returncode == 0, output
     assert "was not written" in output
