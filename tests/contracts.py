@@ -42,6 +42,7 @@ class Trainer:
     back_propagates: bool = False
     seeded: bool = False
     takes_loaders: bool = False
+    saved_as: str | None = None  # whose run a checkpoint is called, if not that of the class itself
 
     def make(self, model=None, **changes):
         return self.kind(network() if model is None else model, **{**self.settings, **changes})
@@ -62,7 +63,7 @@ TRAINERS = {
     "ipdlam": Trainer(IPDLAM, {"regularizer": "ridge", "chunk_size": 16}),
     "ipdlam-increase": Trainer(IPDLAM, {"order": "increase"}),
     "ipdlam-nested": Trainer(IPDLAM, {"order": "nested-reverse", "chunk_size": 7}),
-    "dlam": Trainer(DLAM),
+    "dlam": Trainer(DLAM, saved_as="IPDLAM"),
     "minibatch": Trainer(
         MiniBatchIPDLAM, {"batch_size": 16}, **EPOCHS, whole={"batch_size": 1000}, steps=False, takes_loaders=True
     ),

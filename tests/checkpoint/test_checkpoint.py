@@ -556,3 +556,10 @@ def test_another_programs_manifest_is_no_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="site exists and is not a checkpoint; choose another name"):
         trainer.save(tmp_path / "site")
     assert (tmp_path / "site" / "manifest.json").is_file()
+
+
+def test_a_folder_without_a_name_is_no_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "..", "/"):
+        with pytest.raises(CheckpointError, match="holds no whole checkpoint"):
+            IPDLAM.load(path, make_model(), X, Y)
