@@ -213,23 +213,6 @@ def test_settings_are_checked():
         DLADMM(make_model()).start(X, Y, sample_weight=torch.ones(40))
 
 
-@pytest.mark.parametrize("kind", [BCD, DLADMM])
-def test_two_runs_are_one(kind):
-    one, other = make_model(), make_model()
-    first, second = (kind(model).fit(X, Y, iterations=5) for model in (one, other))
-    assert [r.objective for r in first] == [r.objective for r in second]
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
-def test_integer_weights_of_bcd_are_repeated_samples():
-    counts = torch.tensor([1, 2, 3, 1] * 10)
-    weighted, repeated = make_model(), make_model()
-    BCD(weighted).fit(X, Y, iterations=6, sample_weight=counts.double())
-    BCD(repeated).fit(X.repeat_interleave(counts, 0), Y.repeat_interleave(counts), iterations=6)
-    for a, b in zip(weighted.parameters(), repeated.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-
-
 # --- batch by batch ---------------------------------------------------------------------------------------------------
 
 SETTINGS = {"inertia": 0.6, "proximity": 0.8, "penalty": 0.3, "penalty_growth": 1.5, "penalty_max": 0.6}

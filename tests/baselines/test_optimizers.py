@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import math
-import random
-import re
 import time
 
 import numpy as np
@@ -15,11 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-import ipdlam.baselines.optimizers
-from ipdlam import DivergenceError, StopTraining, UnsupportedModelError
+from ipdlam import DivergenceError
 from ipdlam.baselines import OPTIMIZERS, BackPropagation
 from ipdlam.prox import LOSSES, Huber
-from ipdlam.training.evaluation import Evaluation
 from problems import make_data, make_model
 
 N, VALIDATION = 60, 25
@@ -58,10 +53,6 @@ def same(first, second):
     return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def without_time(history):
-    return [dataclasses.replace(record, seconds=0.0) for record in history]
-
-
 def keep_weights(model, kept):
     """A callback that keeps the model's weights after every epoch; those before the first are number 0."""
     kept[0] = weights(model)
@@ -70,22 +61,6 @@ def keep_weights(model, kept):
         kept[record.iteration] = weights(model)
 
     return callback
-
-
-def raise_at(iteration, error):
-    def callback(record):
-        if record.iteration == iteration:
-            raise error
-
-    return callback
-
-
-def script_scores(monkeypatch, *accuracies):
-    """Evaluations give these accuracies in turn, so that a test knows which epoch is the best."""
-    script = iter(accuracies)
-    monkeypatch.setattr(
-        ipdlam.training.evaluation, "evaluate", lambda model, loss, samples, chunk_size: Evaluation(1.0, next(script))
-    )
 
 
 # --- what is computed -----------------------------------------------------------------------------------------------
@@ -161,26 +136,6 @@ def test_one_epoch_of_full_batch_sgd_is_the_gradient_step(weighted):
     assert history[0].train_loss == pytest.approx((weight * after).sum() / weight.sum(), rel=1e-12)
 
 
-def test_weights_of_samples_are_repeated_samples():
-    counts = torch.arange(N) % 3  # 0, 1 or 2 of each
-    weighted, repeated = make_model(WIDTHS), make_model(WIDTHS)
-    first = BackPropagation(weighted, "adam", learning_rate=0.01, batch_size=1000)
-    second = BackPropagation(repeated, "adam", learning_rate=0.01, batch_size=1000)
-    records = first.fit(X, Y, epochs=5, sample_weight=counts.double())
-    others = second.fit(X.repeat_interleave(counts, 0), Y.repeat_interleave(counts), epochs=5)
-    for a, b in zip(weighted.parameters(), repeated.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
-    assert records.column("objective") == pytest.approx(others.column("objective"), rel=1e-9)
-    assert records.column("train_accuracy") == pytest.approx(others.column("train_accuracy"), rel=1e-9)
-
-
-def test_a_batch_without_weight_does_no_harm():
-    weight = torch.zeros(N)
-    weight[:3] = 1.0
-    history = BackPropagation(make_model(WIDTHS), batch_size=2).fit(X, Y, epochs=3, sample_weight=weight)
-    assert all(math.isfinite(record.objective) for record in history)
-
-
 def test_every_sample_is_seen_once_an_epoch_in_a_new_order():
     seen = []
     model = make_model(WIDTHS)
@@ -199,29 +154,10 @@ def test_every_sample_is_seen_once_an_epoch_in_a_new_order():
     assert not torch.equal(orders[0], orders[1])
 
 
-def test_same_seed_same_bits():
-    first, second, other = (make_model(WIDTHS, dtype=torch.float32) for _ in range(3))
-    kept = [
-        BackPropagation(model, learning_rate=0.01, batch_size=16, seed=seed).fit(X, Y, epochs=4)
-        for model, seed in ((first, 3), (second, 3), (other, 4))
-    ]
-    assert same(weights(first), weights(second))
-    assert without_time(kept[0]) == without_time(kept[1])
-    assert not same(weights(first), weights(other))
-
-
-def test_the_global_random_state_is_left_alone():
-    model = make_model(WIDTHS)
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    BackPropagation(model, batch_size=16).fit(X, Y, epochs=2)
-    assert torch.equal(torch.get_rng_state(), states[0])
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]
-
-
 # --- the protocol ---------------------------------------------------------------------------------------------------
 
 
-def test_records_are_those_of_the_method():
+def test_records_of_an_optimizer_are_those_of_the_method():
     trainer = BackPropagation(make_model(WIDTHS), learning_rate=0.01, chunk_size=16)
     history = trainer.fit(X, Y, epochs=3, validation_data=(X_NEW, Y_NEW))
     assert history is trainer.history
@@ -237,49 +173,6 @@ def test_records_are_those_of_the_method():
     loss = 0.5 * (outputs - nn.functional.one_hot(Y_NEW, 3)).square().sum(1).mean()
     assert history[-1].validation_loss == pytest.approx(float(loss), rel=1e-12)
     assert history[-1].validation_accuracy == pytest.approx(float((outputs.argmax(1) == Y_NEW).double().mean()))
-
-
-def test_fit_is_start_and_steps_and_can_be_continued():
-    fitted, stepped = make_model(WIDTHS), make_model(WIDTHS)
-    whole = BackPropagation(fitted, batch_size=16).fit(X, Y, epochs=4)
-    trainer = BackPropagation(stepped, batch_size=16)
-    trainer.fit(X, Y, epochs=2)
-    trainer.step()
-    trainer.step()
-    assert same(weights(fitted), weights(stepped))
-    assert without_time(whole) == without_time(trainer.history)
-
-
-def test_fit_starts_again_from_the_weights_of_the_model():
-    model = make_model(WIDTHS)
-    trainer = BackPropagation(model, batch_size=16)
-    trainer.fit(X, Y, epochs=3)
-    twin = copy.deepcopy(model)
-    second = trainer.fit(X, Y, epochs=2)
-    expected = BackPropagation(twin, batch_size=16).fit(X, Y, epochs=2)
-    assert second.column("iteration") == [1, 2]
-    assert without_time(second) == without_time(expected)
-    assert same(weights(model), weights(twin))
-
-
-def test_evaluate_every_leaves_gaps_but_evaluates_the_last():
-    history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=5, evaluate_every=2)
-    assert [score is None for score in history.column("train_loss")] == [True, False, True, False, False]
-
-
-def test_seconds_do_not_count_evaluation(monkeypatch):
-    real = ipdlam.training.evaluation.evaluate
-
-    def slow(model, loss, samples, chunk_size):
-        time.sleep(0.3)
-        return real(model, loss, samples, chunk_size)
-
-    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", slow)
-    started = time.perf_counter()
-    # Two epochs: the clock of the second would hold the evaluation of the first.
-    history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=2, validation_data=(X_NEW, Y_NEW))
-    assert time.perf_counter() - started > 1.1
-    assert 0.0 < history[0].seconds < history[1].seconds < 0.3
 
 
 def test_seconds_do_not_count_what_torch_loads_at_the_start(monkeypatch):
@@ -309,54 +202,7 @@ def test_the_model_is_left_without_gradients_and_in_its_mode(training):
     assert same(weights(model), weights(twin))
 
 
-def test_training_works_under_no_grad():
-    first, second = make_model(WIDTHS), make_model(WIDTHS)
-    with torch.no_grad():
-        BackPropagation(first).fit(X, Y, epochs=2)
-        assert not torch.is_grad_enabled()
-    BackPropagation(second).fit(X, Y, epochs=2)
-    assert same(weights(first), weights(second))
-
-
 # --- how a run ends -------------------------------------------------------------------------------------------------
-
-
-def test_callbacks_get_the_records_and_may_stop():
-    seen = []
-    trainer = BackPropagation(make_model(WIDTHS))
-    history = trainer.fit(X, Y, epochs=9, callbacks=[seen.append, raise_at(3, StopTraining("enough"))])
-    assert seen == list(history)
-    assert len(history) == 3
-    assert history.stop_reason == "enough"
-
-
-def test_restore_best_and_going_on_from_the_last(monkeypatch):
-    script_scores(monkeypatch, 0.1, 0.6, 0.2, 0.6, 0.3)
-    model, twin, kept = make_model(WIDTHS), make_model(WIDTHS), {}
-    trainer = BackPropagation(model)
-    trainer.fit(X, Y, epochs=4, restore_best=True, callbacks=[keep_weights(model, kept)])
-    assert same(weights(model), kept[2])
-    assert not same(kept[2], kept[4])
-    trainer.step(evaluate=False)
-    monkeypatch.undo()
-    BackPropagation(twin).fit(X, Y, epochs=5)
-    assert same(weights(model), weights(twin))
-
-
-def test_patience_and_target_score(monkeypatch):
-    script_scores(monkeypatch, 0.5, 0.4, 0.5, 0.9)
-    history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=9, patience=2)
-    assert (len(history), history.stop_reason) == (3, "patience")
-    script_scores(monkeypatch, 0.5, 0.7, 0.9)
-    history = BackPropagation(make_model(WIDTHS)).fit(X, Y, epochs=9, target_score=0.7)
-    assert (len(history), history.stop_reason) == (2, "target_score")
-
-
-def test_zero_epochs_leave_the_model_alone():
-    model = make_model(WIDTHS)
-    before = weights(model)
-    assert len(BackPropagation(model).fit(X, Y, epochs=0)) == 0
-    assert same(weights(model), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -403,21 +249,6 @@ def test_ctrl_c_within_an_epoch_leaves_the_epoch_before():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
-    def interrupt(model, loss, samples, chunk_size):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", interrupt)
-    model, twin = make_model(WIDTHS), make_model(WIDTHS)
-    trainer = BackPropagation(model)
-    history = trainer.fit(X, Y, epochs=9)
-    assert (len(history), history.stop_reason) == (1, "interrupted")
-    monkeypatch.undo()
-    BackPropagation(twin).fit(X, Y, epochs=1)
-    assert same(weights(model), weights(twin))
-    assert trainer.step().iteration == 2
-
-
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -452,45 +283,6 @@ def test_a_rate_must_be_a_number():
 
 def test_the_largest_seed_works():
     BackPropagation(make_model(WIDTHS), seed=2**64 - 1).fit(X, Y, epochs=1)
-
-
-def test_models_that_the_method_refuses_are_refused():
-    with pytest.raises(UnsupportedModelError, match="Dropout"):
-        BackPropagation(nn.Sequential(nn.Linear(5, 4), nn.Dropout(), nn.Linear(4, 3)))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"X": X[:, :4]}, "X has shape (60, 4), but the first layer takes 5 inputs a row"),
-        ({"y": Y[:9]}, "they differ in their number of samples"),
-        ({"y": Y + 1}, "holds the label 3"),
-        ({"X": X * math.nan}, "X holds nan at (0, 0)"),
-        ({"sample_weight": -torch.ones(N)}, "weights must be >= 0"),
-        ({"validation_data": (X_NEW,)}, "validation_data must be (X, y) or (X, y, sample_weight)"),
-        ({"validation_data": (X_NEW[:, :2], Y_NEW)}, "validation X has shape (25, 2)"),
-        ({"epochs": -1}, "epochs must be an integer >= 0, got -1"),
-        ({"patience": 0}, "patience must be an integer >= 1, got 0"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_bad_data_leave_the_model_alone(given, message):
-    model = make_model(WIDTHS)
-    before = weights(model)
-    trainer = BackPropagation(model)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        trainer.fit(**{"X": X, "y": Y, **given})
-    assert same(weights(model), before)
-    with pytest.raises(RuntimeError, match="no run has been started"):
-        trainer.step()
-
-
-def test_validation_data_may_have_weights():
-    only_first = torch.zeros(VALIDATION)
-    only_first[0] = 1.0
-    trainer = BackPropagation(make_model(WIDTHS))
-    record = trainer.fit(X, Y, epochs=1, validation_data=(X_NEW, Y_NEW, only_first))[0]
-    assert record.validation_accuracy in (0.0, 1.0)
 
 
 # --- optimizers of one's own ------------------------------------------------------------------------------------------

@@ -124,17 +124,6 @@ def test_nothing_is_back_propagated():
         assert inputs.grad is None
 
 
-def test_same_seed_same_bits():
-    histories, models = [], [make_model(WIDTHS) for _ in range(3)]
-    state = torch.get_rng_state()
-    for model, seed in zip(models, (3, 3, 4), strict=True):
-        histories.append(MiniBatchIPDLAM(model, batch_size=16, seed=seed).fit(X, Y, epochs=4).column("objective"))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert same(weights(models[0]), weights(models[1]))
-    assert histories[0] == histories[1]
-    assert not same(weights(models[0]), weights(models[2]))
-
-
 def test_its_memory_does_not_grow_with_the_samples():
     held = []
     for samples in (100, 1000):
@@ -144,7 +133,7 @@ def test_its_memory_does_not_grow_with_the_samples():
     assert held[0] == held[1]
 
 
-def test_records_are_those_of_the_method():
+def test_records_of_epochs_are_those_of_the_method():
     history = MiniBatchIPDLAM(make_model(WIDTHS), batch_size=N).fit(X, Y, epochs=3, evaluate_every=2)
     assert history.column("iteration") == [1, 2, 3]
     assert [loss is None for loss in history.column("train_loss")] == [True, False, False]
@@ -173,7 +162,7 @@ def weighted_and_repeated(widths, start):
 
 @pytest.mark.parametrize("start", ["keep", "rescale", "auto"])
 @pytest.mark.parametrize("widths", [[5, 3], WIDTHS], ids=len)
-def test_weights_of_samples_are_repeated_samples(widths, start):
+def test_weights_of_samples_are_repeated_samples_at_every_start(widths, start):
     (weighted, first), (repeated, second) = weighted_and_repeated(widths, start)
     for a, b in zip(weights(weighted), weights(repeated), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)

@@ -11,11 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import ipdlam
-from ipdlam import IPDLAM, CheckpointError, DivergenceError, MiniBatchIPDLAM, StopTraining
+from ipdlam import CheckpointError, DivergenceError, MiniBatchIPDLAM, StopTraining
 from ipdlam.minibatch.step import Batchwise
 from ipdlam.prox import Huber
-from ipdlam.training.callbacks import Checkpoints
 from problems import assert_same_runs, make_data, make_model, same
 
 WIDTHS = [5, 8, 7, 3]
@@ -86,13 +84,6 @@ def test_it_goes_on_with_the_bits_of_one_that_never_stopped(tmp_path, epochs, dt
     assert_same_runs(whole, second)
 
 
-def test_saving_changes_nothing(tmp_path):
-    plain, saving = (MiniBatchIPDLAM(network(), batch_size=16) for _ in range(2))
-    plain.fit(X, Y, epochs=5)
-    saving.fit(X, Y, epochs=5, callbacks=[lambda record: saving.save(tmp_path / "c")])
-    assert_same_runs(plain, saving)
-
-
 def test_the_plan_is_kept_as_far_as_it_reaches_and_made_anew_beyond():
     trainer = MiniBatchIPDLAM(network(), batch_size=16)
     trainer.fit(X, Y, epochs=6, callbacks=[stop_at(2)])
@@ -129,22 +120,6 @@ def test_ctrl_c_belongs_to_the_user_again_after_a_batch():
     trainer.fit(X, Y, epochs=1)
     trainer.step(X, Y)
     assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_ctrl_c_while_evaluating_keeps_the_epoch(monkeypatch):
-    """The next one is not an epoch without batches."""
-
-    def interrupt(model, loss, samples, chunk_size):
-        raise KeyboardInterrupt
-
-    whole, first = (MiniBatchIPDLAM(network(), batch_size=16) for _ in range(2))
-    whole.fit(X, Y, epochs=4, evaluate_every=4)
-    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", interrupt)
-    history = first.fit(X, Y, epochs=4, evaluate_every=2)
-    assert (len(history), history.stop_reason) == (2, "interrupted")
-    monkeypatch.undo()
-    first.continue_fit(epochs=2, evaluate_every=4)
-    assert_same_runs(whole, first)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no luck"), KeyboardInterrupt()])
@@ -222,38 +197,6 @@ def test_a_loader_goes_on_with_the_next_epoch(tmp_path):
     assert_same_runs(whole, second)
     with pytest.raises(CheckpointError, match="does not fit: the sha256 of training was None"):
         MiniBatchIPDLAM.load(tmp_path / "c", network(), X, Y, validation_data=VALIDATION)
-
-
-def test_a_series_of_checkpoints(tmp_path):
-    trainer = MiniBatchIPDLAM(network(), batch_size=16)
-    trainer.fit(X, Y, epochs=7, callbacks=[Checkpoints(trainer, tmp_path, every=2)])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-00000004", "iteration-00000006"]
-    resumed = MiniBatchIPDLAM.load(tmp_path, network(seed=2), X, Y)
-    resumed.continue_fit(epochs=1)
-    assert_same_runs(trainer, resumed)
-
-
-def test_a_light_checkpoint_holds_weights_and_settings(tmp_path):
-    trainer = MiniBatchIPDLAM(network(), loss="cross_entropy", step=0.2, start="keep")
-    trainer.fit(X, Y, epochs=2)
-    trainer.save(tmp_path / "light", light=True)
-    loaded = MiniBatchIPDLAM.load(tmp_path / "light", network(seed=4))
-    assert same(loaded.model, trainer.model)
-    assert loaded.settings_dict() == trainer.settings_dict()
-    with pytest.raises(CheckpointError, match=r"light checkpoint.*load it without data and call fit"):
-        MiniBatchIPDLAM.load(tmp_path / "light", network(), X, Y)
-
-
-def test_what_does_not_fit_is_refused_by_name(tmp_path):
-    trainer = MiniBatchIPDLAM(network())
-    trainer.fit(X, Y, epochs=1)
-    trainer.save(tmp_path / "c")
-    with pytest.raises(CheckpointError, match="the sha256 of training X was"):
-        MiniBatchIPDLAM.load(tmp_path / "c", network(), X + 1e-6, Y)
-    with pytest.raises(CheckpointError, match="the model's dtype was 'float32' and is 'float64'"):
-        MiniBatchIPDLAM.load(tmp_path / "c", network(dtype=torch.float64), X, Y)
-    with pytest.raises(CheckpointError, match=r"of a run of MiniBatchIPDLAM; load it with MiniBatchIPDLAM\.load"):
-        IPDLAM.load(tmp_path / "c", network(), X, Y)
 
 
 # --- a loop of the user's ---------------------------------------------------------------------------------------------

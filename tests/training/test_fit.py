@@ -42,6 +42,7 @@ from contracts import (
 )
 from detectors import no_back_propagation
 from ipdlam import DivergenceError, History, Record, StopTraining
+from ipdlam.baselines import BCD
 from ipdlam.prox import LOSSES
 from problems import assert_same_runs, make_data, make_model, without_seconds
 
@@ -61,6 +62,8 @@ def test_history_has_a_full_record_of_every_iteration(trainer, dtype):
     for record in history:
         assert isinstance(record, Record)
         assert record.optimizer == (run.optimizer if trainer.back_propagates else None)
+        assert len(record.linear_gap) == 3
+        assert len(record.activation_gap) == (3 if trainer.kind is BCD else 2)  # its outputs are a block of their own
         for field in dataclasses.fields(record):
             value = getattr(record, field.name)
             if field.name == "optimizer":
@@ -68,6 +71,7 @@ def test_history_has_a_full_record_of_every_iteration(trainer, dtype):
             numbers = value if isinstance(value, tuple) else (value,)
             assert all(type(number) is (int if field.name == "iteration" else float) for number in numbers), field.name
             assert all(math.isfinite(number) for number in numbers), field.name
+            assert all(number >= 0.0 for number in numbers), field.name
     assert without_seconds(History.from_json(history.to_json())) == without_seconds(history)
 
 
