@@ -354,7 +354,7 @@ def job(rank, size, settings, folder):
     from ipdlam.runs.config import TrainConfig
     from ipdlam.runs.folder import RunFolder
 
-    ipdlam.jobs.curves = lambda *arguments, **more: None
+    ipdlam.runs.job.curves = lambda *arguments, **more: None
     config = TrainConfig().changed(settings)
     done = ipdlam.runs.job.Job(config, RunFolder(folder), group=current_group())
     history = done.run(Silent(), resume=False, stop=lambda record: None)

@@ -13,9 +13,9 @@ import networks
 import scaling
 import scaling_model
 import scaling_ranks
-from forked import run
 from ipdlam import costs
 from ipdlam.costs import Machine, iteration_cost
+from programs import run
 
 TRUE = Machine(7e10, 4e8, 2e10, 3e8, 1e8, bandwidth=8e8, latency=1e-4, overhead=0.002)
 SLOWER = 1.2
