@@ -6,13 +6,12 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-import torch
 
 import ipdlam
+from forked import Forked, call
 from ipdlam.checkpoint.files import LOCK, exclusive
 from ipdlam.errors import CheckpointError
 from ipdlam.experiments import EXPERIMENTS
@@ -22,9 +21,8 @@ from ipdlam.experiments.spec import SCALES, START, RunSpec, reweighed
 from ipdlam.experiments.store import Store
 from ipdlam.experiments.tables import markdown, result_table
 from ipdlam.runs.config import ConfigError
-from programs import ROOT, importable
+from programs import ROOT
 
-HERE = importable(__file__)
 TINY = RunSpec("digits", "ipdlam", (6,), 3, (("inertia", 0.5),), limit=100)
 
 
@@ -268,20 +266,18 @@ def test_what_is_no_result_is_refused(store, content):
         store.make(TINY, lambda record: None)
 
 
+def make_sixty(folder):
+    """What each of two processes does."""
+    runner.CHECKPOINT_EVERY = 2
+    seen = []
+    Store(Path(folder) / "runs", Path(folder) / "unfinished").make(TINY.changed(iterations=60), seen.append)
+    print(len(seen))
+
+
 def test_two_processes_make_a_run_once(tmp_path):
     """The second waits for the first and takes its result."""
-    code = (
-        "import sys, pathlib\n"
-        "sys.path[:0] = sys.argv[2].split(':')\n"
-        "from test_experiments import *\n"
-        "runner.CHECKPOINT_EVERY = 2\n"
-        "folder, seen = pathlib.Path(sys.argv[1]), []\n"
-        "Store(folder / 'runs', folder / 'unfinished').make(TINY.changed(iterations=60), seen.append)\n"
-        "print(len(seen))\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path), HERE]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    answers = [process.communicate(timeout=120) for process in both]
+    both = [Forked(call, __file__, "make_sixty", str(tmp_path)) for _ in range(2)]
+    answers = [process.communicate() for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
     assert sorted(int(out) for out, _ in answers) == [0, 60]
 
@@ -403,27 +399,24 @@ def test_a_second_method_goes_on_without_the_first_again(store, monkeypatch, sto
     assert not (store.work / spec.key).exists()
 
 
+def make_and_die(folder):
+    """What the process does that is killed."""
+    runner.CHECKPOINT_EVERY = 4
+    seen = []
+
+    def kill(record):
+        seen.append(record)
+        if len(seen) == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Store(Path(folder) / "runs", Path(folder) / "unfinished").make(WARMED, kill)
+
+
 def test_a_killed_second_method_goes_on(store, monkeypatch, tmp_path):
     """The same with SIGKILL, in another process."""
-    code = (
-        "import os, signal, sys, pathlib\n"
-        "sys.path[:0] = sys.argv[2].split(':')\n"
-        "from test_experiments import *\n"
-        "runner.CHECKPOINT_EVERY = 4\n"
-        "folder, seen = pathlib.Path(sys.argv[1]), []\n"
-        "def kill(record):\n"
-        "    seen.append(record)\n"
-        "    if len(seen) == 10:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "Store(folder / 'runs', folder / 'unfinished').make(WARMED, kill)\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), HERE],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
-    )
-    assert answer.returncode == -signal.SIGKILL, answer.stderr
+    process = Forked(call, __file__, "make_and_die", str(tmp_path))
+    said, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, said
     monkeypatch.setattr(runner, "CHECKPOINT_EVERY", 4)
     seen = []
     result = store.make(WARMED, lambda record: seen.append(record.iteration))

@@ -66,12 +66,13 @@ def wait_until(process, condition):
     return False
 
 
-def test_killed_at_ten_moments_and_resumed(data, undisturbed, tmp_path):
+@pytest.mark.parametrize("many", [6, pytest.param(14, marks=pytest.mark.slow)])
+def test_killed_at_many_moments_and_resumed(data, undisturbed, tmp_path, many):
     run = tmp_path / "run"
     moments = random.Random(4)
     process = command("train", str(data), *OPTIONS, "--output", str(run))
     kills = inside = 0
-    while kills < 10:
+    while kills < many:
         target = iterations_done(run) + moments.randint(1, 3)
         assert wait_until(process, lambda target=target: iterations_done(run) >= target), process.stdout.read()
         if kills % 2 == 0:  # while a checkpoint is being written
@@ -85,7 +86,7 @@ def test_killed_at_ten_moments_and_resumed(data, undisturbed, tmp_path):
         process = command("train", "--resume", str(run))
     output = process.communicate()[0]
     assert process.returncode == 0, output
-    assert inside >= 3  # the kills did come in the middle of writing
+    assert inside >= many // 3  # the kills did come in the middle of writing
     assert_same_run(run, undisturbed)
     # What the kills left unfinished has gone; two checkpoints are kept.
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
@@ -225,7 +226,7 @@ def test_killed_in_either_stage_and_resumed(data, undisturbed_stages, tmp_path):
     moments = random.Random(7)
     process = command("train", str(data), *TWO_STAGES, "--output", str(run))
     stages = []
-    for kills, target in enumerate((1, 5, 9, 13, 18, 24)):
+    for kills, target in enumerate((1, 5, 9, 18)):
         assert wait_until(process, lambda target=target: iterations_done(run) >= target), process.stdout.read()
         if kills % 2 == 0:  # while a checkpoint is being written
             assert wait_until(process, lambda: any(run.glob("checkpoints/.unfinished-*"))), process.stdout.read()
@@ -237,7 +238,7 @@ def test_killed_in_either_stage_and_resumed(data, undisturbed_stages, tmp_path):
         process = command("train", "--resume", str(run))
     output = process.communicate()[0]
     assert process.returncode == 0, output
-    assert (stages[0], stages[2:]) == ("ipdlam", ["adam"] * 4)
+    assert (stages[0], stages[2:]) == ("ipdlam", ["adam"] * 2)
     assert_same_run(run, undisturbed_stages)
     assert json.loads((run / "summary.json").read_text())["stop_reason"] == "then_epochs"
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
