@@ -41,6 +41,7 @@ def context():
             "ipdlam.training.callbacks",
             "ipdlam.cli",
             "ipdlam.runs.job",
+            "torch._dynamo",  # which the first optimizer of a process loads
         ]
     )
     return found

@@ -203,7 +203,7 @@ def test_a_second_ctrl_c_before_the_first_checkpoint_starts_over(data, undisturb
 
 # --- two stages -------------------------------------------------------------------------------------------------------
 
-TWO_STAGES = [*OPTIONS, "--iterations", "6", "--then", "adam", "--then-epochs", "34"]
+TWO_STAGES = [*OPTIONS, "--iterations", "6", "--then", "adam", "--then-epochs", "34", "--then-batch-size", "128"]
 
 
 @pytest.fixture(scope="module")
