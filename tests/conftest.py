@@ -6,9 +6,18 @@ import pytest
 
 from ranks import SIZES, Pool
 
-PROCESSES = ("test_distributed", "test_scaling")  # how modules are called whose tests start several processes
-# And those with dear fixtures.
-TOGETHER = ("test_cli", "test_experiments", "test_kill", "test_report", "test_results_checked", "test_stages")
+# Files whose tests start several processes, and those with dear fixtures.
+PROCESSES = ("distributed/", "benchmarks/test_scaling")
+TOGETHER = (
+    "cli/test_cli",
+    "cli/test_failures",
+    "cli/test_minibatch",
+    "experiments/test_experiments",
+    "experiments/test_report",
+    "experiments/test_results_checked",
+    "runs/test_kill",
+    "runs/test_stages",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -21,7 +30,7 @@ def pytest_xdist_make_scheduler(config, log):
 
     class FewScopes(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file = nodeid.split("::")[0].rsplit("/", 1)[-1]
+            file = nodeid.split("::")[0].removeprefix("tests/")
             if file.startswith(PROCESSES):
                 return "processes"
             return file if file.startswith(TOGETHER) else nodeid

@@ -39,6 +39,9 @@ def context():
             "ipdlam.fullbatch.trainer",
             "ipdlam.minibatch.trainer",
             "ipdlam.training.callbacks",
+            "ipdlam.cli",
+            "ipdlam.runs.job",
+            "torch._dynamo",  # which the first optimizer of a process loads
         ]
     )
     return found

@@ -1,4 +1,9 @@
-"""What the method is compared with, under the same protocol: torch's optimizers and other alternating methods."""
+"""What the method is compared with, under the same protocol: torch's optimizers and other alternating methods.
+
+``protocol`` is what all of them share, and one file each has the rest: ``optimizers`` is the only place that
+back-propagates, ``bcd`` and ``dladmm`` are other authors' methods, ``batch_by_batch`` is another reading of the paper.
+Imported here: ``fullbatch``, ``minibatch`` and what they import. Begin with ``protocol``.
+"""
 
 from ipdlam.baselines.batch_by_batch import BatchByBatch
 from ipdlam.baselines.bcd import BCD

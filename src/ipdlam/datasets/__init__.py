@@ -1,5 +1,8 @@
 """Data sets by name or by path, as tensors that are ready to train on.
 
+``sources`` finds and downloads those with a name, ``idx`` reads images, ``tables`` and ``columns`` read text tables.
+Imported here: ``network`` and ``checkpoint``. Begin with :func:`load`.
+
 >>> data = load("digits")
 >>> tuple(data.X.shape), tuple(data.X_test.shape), data.classes[:3]
 ((1347, 64), (450, 64), ('0', '1', '2'))

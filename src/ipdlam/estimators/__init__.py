@@ -1,6 +1,8 @@
 """scikit-learn estimators: perceptrons trained by alternating minimisation, for pipelines, searches and pickles.
 
-The only room that knows scikit-learn; ``pip install scikit-learn`` brings it.
+The only room that knows scikit-learn; ``pip install scikit-learn`` brings it. ``perceptron`` is what classifier and
+regressor share, ``parameters`` their settings. Imported here: ``fullbatch``, ``minibatch`` and what they import. Begin
+with ``perceptron``.
 """
 
 try:

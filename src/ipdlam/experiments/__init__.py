@@ -1,4 +1,9 @@
-"""The paper's tables and figures, and the questions it leaves open: one short file each."""
+"""The paper's tables and figures, and the questions it leaves open.
+
+``paper`` declares them, one short file each, with the classes of ``spec`` and the rules of ``claims``. ``store`` makes
+and keeps runs, ``make`` turns them into rows and pictures, ``report`` and ``page`` into a report. Imported here:
+``runs`` and what it imports. Begin with ``spec``.
+"""
 
 from ipdlam.experiments.paper import (
     bcd,

@@ -1,0 +1,101 @@
+"""What is not run does not exist: examples and benchmarks, at their smallest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forked import Forked, program, run
+from programs import ROOT
+
+
+def test_save_and_resume():
+    printed = run("examples/save_and_resume.py")
+    assert "kept: iteration-00000005, iteration-00000010" in printed
+    assert "bit for bit the run that never stopped: True" in printed
+
+
+def test_warmup_then_adam():
+    printed = run("examples/warmup_then_adam.py", "--warm", "1", "--epochs", "3")
+    assert "then Adam: best" in printed
+    assert "Adam alone: best" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--warm", "0"), "argument --warm: must be at least 1, got 0;"),
+        (("--warm", "-2"), "argument --warm: must be at least 1, got -2;"),
+        (("--warm", "3", "--epochs", "3"), "argument --epochs: must be above --warm, got 3 and 3, "),
+        (("--warm", "21"), "argument --epochs: must be above --warm, got 20 and 21, "),
+    ],
+)
+def test_warmup_then_adam_refuses_a_stage_of_nothing(arguments, message):
+    process = Forked(program, "examples/warmup_then_adam.py", *arguments, cwd=ROOT)
+    said, _ = process.communicate()
+    assert process.returncode == 2
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_every_example_is_run_here():
+    named = Path(__file__).read_text()
+    assert [path.name for path in (ROOT / "examples").glob("*.py") if f"examples/{path.name}" not in named] == []
+
+
+def test_iteration_benchmark(tmp_path):
+    run("benchmarks/iteration.py", "--scale", "smoke", "--output", str(tmp_path / "iteration.json"))
+    result = json.loads((tmp_path / "iteration.json").read_text())
+    reverse, whole = result["parts"]["reverse"], result["parts"]["whole-array"]
+    # The version with whole arrays is the same algorithm: its objective is the engine's.
+    assert all(abs(a - b) <= 2e-3 * abs(b) for a, b in zip(whole["objective"], reverse["objective"], strict=False))
+    assert result["summary"]["ratio_to_products"] > 0
+    assert result["environment"]["torch"]
+
+
+def test_disk_benchmark(tmp_path):
+    run("benchmarks/disk.py", "--scale", "smoke", "--folder", str(tmp_path), "--output", str(tmp_path / "disk.json"))
+    result = json.loads((tmp_path / "disk.json").read_text())
+    assert result["summary"]["same_bits"] is True
+    assert [len(result["parts"][place]["seconds"]) for place in ("memory", "disk")] == [2, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["disk.json"]  # nothing else is left
+
+
+def test_ridge_benchmark(tmp_path):
+    run("benchmarks/ridge.py", "--scale", "smoke", "--output", str(tmp_path / "ridge.json"))
+    rows = json.loads((tmp_path / "ridge.json").read_text())["rows"]
+    assert [row["strength"] for row in rows] == [None, 1e-5, 1e-4]
+    assert all(0.5 < row["test_accuracy"][-1] <= 1.0 for row in rows)
+
+
+def test_minibatch_benchmark(tmp_path):
+    output = tmp_path / "minibatch.json"
+    run("benchmarks/minibatch.py", "range", "ablation", "--scale", "smoke", "--output", str(output))
+    rows = json.loads(output.read_text())["rows"]
+    assert {row["part"] for row in rows} == {"range", "ablation"}
+    assert all(row["scores"] for row in rows)  # nothing diverged
+    before = output.read_text()
+    run("benchmarks/minibatch.py", "range", "--scale", "smoke", "--output", str(output))
+    assert json.loads(output.read_text())["rows"] == json.loads(before)["rows"]  # made once
+
+
+def test_time_to_accuracy_benchmark(tmp_path):
+    output = tmp_path / "time.json"
+    run("benchmarks/time_to_accuracy.py", "tune", "measure", "--scale", "smoke", "--output", str(output))
+    result = json.loads(output.read_text())
+    own = [row for row in result["summary"] if row["method"] == "minibatch"]
+    assert [row["target"] for row in own] == [0.8, 0.9, 0.95]
+    assert own[0]["median_seconds"] > 0
+
+
+def test_tabular_benchmark(tmp_path):
+    output = tmp_path / "tabular.json"
+    run("benchmarks/tabular.py", "--scale", "smoke", "--output", str(output))
+    rows = json.loads(output.read_text())["rows"]
+    own = [row for row in rows if row.get("method") == "ipdlam, mini-batch"]
+    assert [row["table"] for row in own] == ["iris", "diabetes"]
+    assert own[0]["score"] > 0.85
+    assert own[1]["score"] > 0.2
+    assert all(row["peak"] > row["before"] > 0 for row in rows if row["part"] == "memory")
