@@ -1,7 +1,7 @@
 """The command line: parsing and printing only. Torch is imported when a command runs, so that help comes at once.
 
-A file for each command; ``options`` makes those of ``train`` from the settings in ``ipdlam.runs.config``, ``display`` is
-what a person, a log or a program sees of a run. Imported here: everything. Begin with ``train``.
+A file for each command; ``options`` makes those of ``train`` from the settings in ``ipdlam.runs.config``, ``display``
+is what a person, a log or a program sees of a run. Imported here: everything. Begin with ``train``.
 """
 
 from __future__ import annotations
