@@ -62,7 +62,7 @@ EPOCHS = {"unit": "epochs", "seeded": True}
 TRAINERS = {
     "ipdlam": Trainer(IPDLAM, {"regularizer": "ridge", "chunk_size": 16}),
     "ipdlam-increase": Trainer(IPDLAM, {"order": "increase"}),
-    "ipdlam-nested": Trainer(IPDLAM, {"order": "nested-reverse", "chunk_size": 7}),
+    "ipdlam-nested": Trainer(IPDLAM, {"order": "nested-reverse", "chunk_size": 25}),
     "dlam": Trainer(DLAM, saved_as="IPDLAM"),
     "minibatch": Trainer(
         MiniBatchIPDLAM, {"batch_size": 16}, **EPOCHS, whole={"batch_size": 1000}, steps=False, takes_loaders=True

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import ipdlam
+from forked import Forked, call
 from ipdlam import DLAM, IPDLAM, StorageError
 from ipdlam.checkpoint.format import seal
 from ipdlam.fullbatch import disk as diskshard
@@ -383,35 +384,33 @@ def test_a_folder_is_used_by_one_trainer_at_a_time(tmp_path):
     second.fit(X, Y, iterations=1)
 
 
-KILLED = """
-import os, signal, sys
-sys.path[:0] = sys.argv[2].split(os.pathsep)
-from test_disk import IPDLAM, X, Y, diskshard, model_of
-moment = sys.argv[3]
-trainer = IPDLAM(model_of(), chunk_size=16, storage=sys.argv[1])
-def die():
-    print("dying", flush=True)
-    os.kill(os.getpid(), signal.SIGSTOP if moment == "alive" else signal.SIGKILL)
-if moment == "pass":
-    stores, real = [], diskshard.Slot.store
-    def store(slot, number, record):
-        stores.append(number)
-        die() if len(stores) == 100 else real(slot, number, record)
-    diskshard.Slot.store = store
-trainer.fit(X, Y, iterations=9, callbacks=[lambda r: die() if r.iteration == 2 and moment != "pass" else None])
-"""
+def die_in(folder, moment):
+    """What the process does that ends, or stops, in the middle."""
+    trainer = IPDLAM(model_of(), chunk_size=16, storage=folder)
+
+    def die():
+        print("dying", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP if moment == "alive" else signal.SIGKILL)
+
+    if moment == "pass":
+        stores, real = [], diskshard.Slot.store
+
+        def store(slot, number, record):
+            stores.append(number)
+            die() if len(stores) == 100 else real(slot, number, record)
+
+        diskshard.Slot.store = store
+    trainer.fit(X, Y, iterations=9, callbacks=[lambda r: die() if r.iteration == 2 and moment != "pass" else None])
 
 
 def killed(folder, moment):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLED, str(folder), HERE, moment]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Forked(call, __file__, "die_in", str(folder), moment)
 
 
 @pytest.mark.parametrize("moment", ["pass", "iteration"])
 def test_what_a_killed_run_leaves_is_recognised(tmp_path, moment):
     process = killed(tmp_path, moment)
-    assert process.wait(60) == -signal.SIGKILL, process.stderr.read()
+    assert process.wait(60) == -signal.SIGKILL, process.stdout.read()
     process.communicate()
     assert names(tmp_path) == FILES
     progress = json.loads((tmp_path / "storage.json").read_text())["progress"]
@@ -435,11 +434,11 @@ def test_what_a_killed_run_leaves_is_recognised(tmp_path, moment):
 def test_a_living_process_is_not_disturbed(tmp_path):
     process = killed(tmp_path, "alive")
     try:
-        assert process.stdout.readline() == "dying\n", process.stderr.read()
+        assert process.stdout.readline() == "dying\n", process.stdout.read()
         with pytest.raises(StorageError, match=f"in use by process {process.pid}; give another folder"):
             IPDLAM(model_of(), chunk_size=16, storage=tmp_path).fit(X, Y, iterations=1)
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.communicate()
     IPDLAM(model_of(), chunk_size=16, storage=tmp_path).fit(X, Y, iterations=1)
 
@@ -626,8 +625,8 @@ def test_an_error_at_the_start_leaves_nothing_behind(tmp_path, monkeypatch, call
 def test_writes_and_reads_in_pieces(tmp_path, monkeypatch):
     """The system may do less than it is asked for."""
     real = {name: getattr(os, name) for name in ("preadv", "pwritev")}
-    for name, call in real.items():
-        monkeypatch.setattr(os, name, lambda file, parts, at, call=call: call(file, [parts[0][:100]], at))
+    for name, plain in real.items():
+        monkeypatch.setattr(os, name, lambda file, parts, at, plain=plain: plain(file, [parts[0][:100]], at))
     memory, disk = (IPDLAM(model_of(), chunk_size=16, **place) for place in ({}, {"storage": tmp_path}))
     for trainer in (memory, disk):
         trainer.fit(X, Y, iterations=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 import pickle
 import random
@@ -18,6 +19,7 @@ import ipdlam.training.evaluation
 from contracts import (
     HELD_OUT,
     TARGETS,
+    TRAINERS,
     VALIDATION,
     WEIGHT,
     X_NEW,
@@ -547,9 +549,10 @@ def test_ctrl_c_while_evaluating_keeps_the_iteration(trainer, monkeypatch):
     assert_same_runs(whole, first)
 
 
-def operators_of_an_iteration(trainer):
+@functools.cache
+def operators_of_an_iteration(name):
     """How many operators torch is asked for in the third iteration."""
-    count = Operators()
+    count, trainer = Operators(), TRAINERS[name]
     with count:
         trainer.fit(trainer.make(), 9, evaluate_every=9, callbacks=[count.arm_after(2), stop_at(3)])
     return count.seen
@@ -567,7 +570,8 @@ def test_ctrl_c_in_the_middle_of_an_iteration(trainer, part, restore_best, tmp_p
     model = network()
     snapshots = Snapshots(model)
     run = trainer.make(model)
-    stop = Operators(max(1, int(part * operators_of_an_iteration(trainer))), interrupt)
+    name = next(name for name, other in TRAINERS.items() if other is trainer)
+    stop = Operators(max(1, int(part * operators_of_an_iteration(name))), interrupt)
     with no_stray_interrupt(), stop:
         callbacks = [snapshots, stop.arm_after(2)]
         history = trainer.fit(

@@ -41,8 +41,7 @@ def data_of(trainer):
 
 
 @every_trainer
-@pytest.mark.parametrize("done", [0, 1, 4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("done", "dtype"), [(0, torch.float32), (1, torch.float64), (4, torch.float32)])
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(trainer, tmp_path, done, dtype):
     data, loss = data_of(trainer), "squared" if dtype is torch.float32 else "cross_entropy"
     whole, first = (trainer.make(network(dtype=dtype), loss=loss) for _ in range(2))
