@@ -63,7 +63,10 @@ def test_a_run_from_before_methods_had_names_goes_on_with_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("--iterations", "2", "--batch-size", "8"), "batch_size means nothing to ipdlam, which --iterations selects"),
+        (
+            ("--iterations", "2", "--batch-size", "8"),
+            "iterations means nothing to minibatch, which --batch-size selects",
+        ),
         (("--method", "adam", "--step", "1"), "step means nothing to adam"),
         (("--method", "adam", "--then", "adam"), "then is adam, which is the method itself"),
         (("--learning-rate", "0.1"), "learning_rate means nothing to minibatch"),

@@ -100,7 +100,7 @@ def test_the_lines_speak_of_epochs_and_of_no_gaps(run):
     lines = run.out.splitlines()
     assert lines[1] == "minibatch on digits, 64-8-10, 10 classes: 200 samples, scored on 450 (test set)"
     assert lines[3].startswith("checkpoints: exact, every 2 epochs, ")
-    assert lines[4] == "5 epochs, batches of 64, step 0.5"
+    assert lines[4].startswith("5 epochs, batches of 64, step 0.5 (--method ipdlam is the method of the paper")
     last = records(run.path)[-1]
     told = next(line for line in lines if line.startswith("5/5 "))
     assert told.startswith(f"5/5  Phi {last.objective:.4g}  train {100 * last.train_accuracy:.2f} %  validation ")
@@ -348,7 +348,7 @@ def test_why_a_stage_ends():
     assert ending(config, history, None) == "epochs"
     assert hands_over(config, None, "epochs")
     assert not hands_over(TrainConfig(epochs=2), None, "epochs")
-    assert counted(history, config.unit) == "2 epochs"
+    assert counted(config, history) == "2 epochs"
     with pytest.raises(ConfigError, match="epochs was 2 and is 3, but adam took over after epoch 2"):
         check_first_stage(config, dataclasses.replace(config, epochs=3), 2)
 
@@ -403,9 +403,15 @@ def test_the_picture_counts_epochs():
             "batch_size means nothing to ipdlam, got 512; say --method mini",
         ),
         (["--method", "dlam", "--epochs", "3"], "epochs means nothing to dlam, got 3; give --iterations instead, or"),
-        (["--step", "0.1"], "step means nothing to ipdlam, got 0.1; say --method minibatch, or leave it out"),
-        (["--rank", "3"], "rank means nothing to ipdlam, got 3; say --method minibatch"),
-        (["--weight-decay", "0.1"], "weight_decay means nothing to ipdlam, got 0.1; say --method minibatch"),
+        (
+            ["--method", "ipdlam", "--step", "0.1"],
+            "step means nothing to ipdlam, got 0.1; say --method minibatch, or leave it out",
+        ),
+        (["--method", "ipdlam", "--rank", "3"], "rank means nothing to ipdlam, got 3; say --method minibatch"),
+        (
+            ["--method", "ipdlam", "--weight-decay", "0.1"],
+            "weight_decay means nothing to ipdlam, got 0.1; say --method minibatch",
+        ),
         (
             ["--epochs", "3", "--iterations", "3"],
             "iterations means nothing to minibatch, which --epochs selects, got 3",
@@ -425,7 +431,7 @@ def test_the_picture_counts_epochs():
         (["--epochs", "3", "--step", "0"], "step must be a finite number > 0"),
         (["--epochs", "-1"], "epochs must be an integer >= 0, got -1"),
         (["--batch-size", "0"], "batch_size must be an integer >= 1, got 0"),
-        (["--method", "minibatches"], "method must be one of ipdlam, dlam, minibatch, got 'minibatches'"),
+        (["--method", "minibatches"], "method must be one of minibatch, ipdlam, dlam, bcd"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -449,21 +455,21 @@ def test_a_run_that_diverges(tmp_path):
 
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_help(command):
-    result = CliRunner().invoke(app, [command, "--help"], env={"TERMINAL_WIDTH": "80", "COLUMNS": "80"})
+    result = CliRunner().invoke(app, [command, "--help-all"], env={"TERMINAL_WIDTH": "80", "COLUMNS": "80"})
     text = " ".join(result.output.replace("│", " ").split())
-    assert "delta in the paper [default: 1; minibatch 3]" in text
+    assert "delta in the paper [default: 3; ipdlam 1; bcd 5]" in text
     assert "512, or 64 below 10000 samples" in text
     if command == "train":
-        assert "[default: minibatch with --batch-size or --epochs, else ipdlam]" in text
-        assert "with more on resume they rise and descend anew [default: 10]" in text
-        assert "iterations of ipdlam or dlam in all [default: 50]" in text
-        assert "ipdlam train mnist --batch-size 512 --epochs 10" in text
+        assert "[default: minibatch; ipdlam if --iterations or another setting of its own is given]" in text
+        assert "anew over those that a resumed run gets beyond its plan [default: 10]" in text
+        assert "iterations in all, of ipdlam, dlam, bcd or dladmm [default: 50]" in text
+        assert "--batch-size 512 --epochs 20" in text
     else:
         assert "ipdlam compare mnist --methods minibatch,adam" in text
 
 
 def test_the_documentation_names_every_setting():
-    text = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "runs.md").read_text()
     assert all(f"`{name}`" in text for name in ("batch_size", "epochs", "step", "rank", "weight_decay", "minibatch"))
 
 
@@ -539,7 +545,7 @@ def test_ctrl_c_in_the_trial_ends_a_comparison(tmp_path):
         (["--rank", "0"], "rank must be an integer >= 1, got 0"),
         (["--weight-decay", "x"], "weight_decay must be a number, got 'x'"),
         (["--inertia", "0.1,0.2,0.3"], "inertia of minibatch is one number, that of the weights, got 0.1,0.2,0.3"),
-        (["--methods", "mini-batch"], "methods holds 'mini-batch'; known are ipdlam, dlam, minibatch, bcd"),
+        (["--methods", "mini-batch"], "methods holds 'mini-batch'; known are minibatch, ipdlam, dlam, bcd"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -82,7 +82,10 @@ def linear(inputs=4, outputs=4, **settings):
 
 UNSUPPORTED = {
     "Dropout": (lambda: [linear(), nn.ReLU(), nn.Dropout(), linear()], ["module 2 (Dropout)", "regularizer"]),
-    "BatchNorm1d": (lambda: [linear(), nn.BatchNorm1d(4), linear()], ["module 1 (BatchNorm1d)", "fold it"]),
+    "BatchNorm1d": (
+        lambda: [linear(), nn.BatchNorm1d(4), linear()],
+        ["module 1 (BatchNorm1d)", "standardise the inputs"],
+    ),
     "Conv1d": (lambda: [nn.Conv1d(1, 1, 1), linear()], ["module 0 (Conv1d)", "Linear layers and", "ReLU"]),
     "Softmax": (lambda: [linear(), nn.Softmax(dim=1)], ["module 1 (Softmax)", 'loss="cross_entropy"']),
     "LogSoftmax": (lambda: [linear(), nn.LogSoftmax(dim=1)], ["module 1 (LogSoftmax)", 'loss="cross_entropy"']),

@@ -15,7 +15,6 @@ from ipdlam.cli import options
 from ipdlam.datasets import NAMES, tables
 from ipdlam.fullbatch import orders
 from ipdlam.network import initialise as initialisation
-from ipdlam.runs import compare as comparison
 from ipdlam.runs import config
 from ipdlam.runs.config import ConfigError, TrainConfig, convert, read_toml
 
@@ -38,6 +37,7 @@ FIELDS = {
     "data_dir": optional(TEXT),
     "offline": st.booleans(),
     "label": optional(TEXT),
+    "drop": optional(TEXT),
     "task": choice(config.TASKS),
     "validation": choice(["auto", "test", "none"]) | st.floats(0.001, 0.999).map(repr),
     "standardize": optional(st.booleans()),
@@ -60,6 +60,7 @@ FIELDS = {
     "order": optional(choice(config.ORDERS) | st.just("z1,W1")),
     "chunk_size": optional(WHOLE),
     "batch_size": st.none(),
+    "learning_rate": st.none(),
     "step": st.none(),
     "rank": st.none(),
     "weight_decay": st.none(),
@@ -140,7 +141,7 @@ def test_names_of_every_kind_are_written_as_toml_wants_them(tmp_path, name):
 
 
 def test_the_file_has_the_sections_of_the_help_and_leaves_out_what_is_not_set():
-    text = TrainConfig().resolved().to_toml()
+    text = TrainConfig(method="ipdlam").resolved().to_toml()
     assert [line for line in text.splitlines() if line.startswith("#")] == [
         "# Data",
         "# Network",
@@ -247,7 +248,7 @@ def test_values_become_the_type_of_their_setting(name, text, value):
         ("activation", "gelu", "activation must be one of relu, "),
         ("regularizer", "l2", "regularizer must be one of ridge, l1"),
         ("initialisation", "xavier", "initialisation must be one of torch, he, paper"),
-        ("method", "sgd", "method must be one of ipdlam, dlam, minibatch, got 'sgd'"),
+        ("method", "lion", "method must be one of minibatch, ipdlam, dlam, bcd, dladmm, sgd, .*, got 'lion'"),
         ("dtype", "float16", "dtype must be one of float32, float64"),
         ("task", "clustering", "task must be one of auto, classification, regression"),
         ("then", "lion", "then must be one of sgd, .*, adam, amsgrad, adamax, adamw, nadam, radam, got 'lion'"),
@@ -284,7 +285,7 @@ def test_settings_of_a_second_stage_need_one(name):
 
 
 def test_a_second_stage_has_defaults():
-    assert TrainConfig(then="sgd").second_epochs == TrainConfig().rounds == 50
+    assert TrainConfig(then="sgd").second_epochs == TrainConfig(method="ipdlam").rounds == 50
     assert TrainConfig(then="sgd", then_epochs=3).second_epochs == 3
     rates = {name: TrainConfig(then=name).second_rate for name in config.LEARNING_RATES}
     others = dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax", "adamw", "nadam", "radam"), 0.001)
@@ -339,7 +340,8 @@ def test_dlam_has_neither_inertia_nor_proximity():
 @pytest.mark.parametrize(
     ("given", "method"),
     [
-        ({}, "ipdlam"),
+        ({}, "minibatch"),
+        ({"inertia": (0.1, 0.2, 0.3)}, "ipdlam"),
         ({"iterations": 3}, "ipdlam"),
         ({"batch_size": 32}, "minibatch"),
         ({"epochs": 3}, "minibatch"),
@@ -358,7 +360,7 @@ def test_batches_and_epochs_choose_the_method(given, method):
 
 
 def test_defaults_of_one_method_do_not_reach_another():
-    assert TrainConfig().suited()["proximity"] == 1.0
+    assert TrainConfig(method="ipdlam").suited()["proximity"] == 1.0
     assert TrainConfig(epochs=3).suited()["proximity"] == 3.0
     assert TrainConfig(epochs=3, proximity=1.0).suited()["proximity"] == 1.0
     assert TrainConfig().of_method("minibatch").suited()["proximity"] == 3.0
@@ -383,17 +385,32 @@ def test_defaults_of_one_method_do_not_reach_another():
             {"method": "dlam", "epochs": 5},
             "epochs means nothing to dlam, got 5; give --iterations instead, or say --method minibatch",
         ),
-        ({"step": 0.25}, "step means nothing to ipdlam, got 0.25; say --method minibatch, or leave it out"),
-        ({"rank": 8}, "rank means nothing to ipdlam, got 8; say --method minibatch"),
-        ({"weight_decay": 0.0}, "weight_decay means nothing to ipdlam, got 0; say --method minibatch"),
+        (
+            {"method": "ipdlam", "step": 0.25},
+            "step means nothing to ipdlam, got 0.25; say --method minibatch, or leave it out",
+        ),
+        (
+            {"iterations": 3, "rank": 8},
+            "iterations means nothing to minibatch, which --rank selects, got 3; give --epochs instead, or leave",
+        ),
+        (
+            {"method": "adam", "weight_decay": 0.0},
+            "weight_decay means nothing to adam, got 0; say --method minibatch, or leave it out",
+        ),
         ({"method": "minibatch", "iterations": 50}, "iterations means nothing to minibatch, got 50; give --epochs"),
         (
             {"batch_size": 64, "iterations": 50},
             "iterations means nothing to minibatch, which --batch-size selects, got 50; give --epochs instead, or "
             "leave out --batch-size",
         ),
-        ({"epochs": 5, "iterations": 50}, "which --epochs selects, got 50; give --epochs instead, or leave out"),
-        ({"epochs": 5, "penalty_growth": 1.1}, "penalty_growth means nothing to minibatch, .*, got 1.1; leave it out"),
+        (
+            {"epochs": 5, "iterations": 50},
+            "which --epochs selects, got 50; give --epochs instead, or leave out",
+        ),
+        (
+            {"epochs": 5, "penalty_growth": 1.1},
+            "penalty_growth means nothing to minibatch, .*, got 1.1; leave it out",
+        ),
         ({"method": "minibatch", "penalty_max": 1e6}, r"penalty_max means nothing to minibatch, got 1e\+06; leave"),
         ({"method": "minibatch", "order": "reverse"}, "order means nothing to minibatch, got reverse; leave it out"),
         ({"method": "minibatch", "regularizer": "l1"}, "regularizer means nothing to minibatch, got l1; leave it out"),
@@ -485,8 +502,8 @@ def test_the_help_of_compare_names_every_method():
     from ipdlam.cli.compare import compare
 
     declared = inspect.signature(compare).parameters["methods"].annotation.__metadata__[0]
-    assert declared.help.split(", ") == list(comparison.KNOWN)
-    assert set(comparison.KNOWN) == {*config.METHODS, "bcd", "dladmm", *baselines.OPTIMIZERS}
+    assert sorted(declared.help.split(", ")) == sorted(config.METHODS)
+    assert set(config.METHODS) == {*config.OURS, "bcd", "dladmm", *baselines.OPTIMIZERS}
 
 
 def test_the_defaults_are_those_of_the_trainer():
@@ -495,7 +512,7 @@ def test_the_defaults_are_those_of_the_trainer():
     from ipdlam import IPDLAM, MiniBatchIPDLAM
 
     parameters = inspect.signature(IPDLAM).parameters
-    made = TrainConfig().resolved()
+    made = TrainConfig(method="ipdlam").resolved()
     for name in ("loss", "regularizer", "proximity", "penalty", "penalty_growth", "penalty_max", "order", "chunk_size"):
         assert getattr(made, name) == parameters[name].default, name
     assert config.as_weight_proximity(made.weight_proximity) == parameters["weight_proximity"].default

@@ -131,7 +131,7 @@ def test_signs_have_an_accuracy_and_real_targets_none():
 @pytest.mark.parametrize(
     ("outputs", "settings", "target", "says"),
     [
-        (1, {"loss": "cross_entropy"}, lambda y: y, "the model has one output; give it two or more, or use the loss"),
+        (1, {"loss": "cross_entropy"}, lambda y: y, "the model has one; give it two or more, or use the loss"),
         (3, {}, lambda y: y[:, None], r"y\.squeeze\(1\)"),
         (1, {"loss": "logistic"}, lambda y: (y % 2).float(), r"write 2 \* y - 1"),
     ],

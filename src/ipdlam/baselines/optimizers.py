@@ -175,7 +175,10 @@ class BackPropagation(CountsEpochs[State], Baseline):
 
     def step(self, *, evaluate: bool = True) -> Record:
         """One epoch, otherwise as :meth:`ipdlam.IPDLAM.step`."""
-        return self._next(evaluate)
+        return super()._next(evaluate)
+
+    def _next(self, evaluate: bool) -> Record:
+        return self.step(evaluate=evaluate)
 
     def _begin(self, samples: Samples, validation: Samples | None) -> Descent:
         """A new optimizer, and the seed's first order."""

@@ -50,6 +50,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 
 CHUNK_BYTES = 12_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
 MAX_CHUNK = 8192
+NO_VALIDATION_DATA = "validation_data must be (X, y) or (X, y, sample_weight), or an iterable of such batches"
 ROWS_AT_A_TIME = 4096  # when all samples are looked at before a run
 
 
@@ -285,26 +286,25 @@ def has_labels(y: ArrayLike, loss: Loss, outputs: int) -> bool:
 
 
 def validation_parts(validation_data: ValidationData) -> tuple[ArrayLike, ArrayLike, ArrayLike | None]:
-    """Inputs, targets and weights of the samples that a run is scored on; those of a loader are put together."""
+    """Inputs, targets and weights of the samples that a run is scored on; the batches of a loader are put together."""
     parts: Any = validation_data
-    if not (isinstance(parts, (tuple, list)) and parts and is_array(parts[0])):
+    if not isinstance(parts, (tuple, list)) or (parts and all(isinstance(part, (tuple, list)) for part in parts)):
         parts = joined_batches(parts)
     if len(parts) not in (2, 3):
-        raise ValueError("validation_data must be (X, y) or (X, y, sample_weight), or an iterable of such batches")
+        raise ValueError(NO_VALIDATION_DATA)
     return parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
 
 def joined_batches(loader: Any) -> list[Tensor]:
     """All batches of a loader as one."""
-    wrong = ValueError("validation_data must be (X, y) or (X, y, sample_weight), or an iterable of such batches")
-    if not isinstance(loader, Iterable) or isinstance(loader, (str, bytes)):
-        raise wrong
+    if not isinstance(loader, Iterable) or isinstance(loader, (str, bytes)) or is_array(loader):
+        raise ValueError(NO_VALIDATION_DATA)
     batches = list(loader)
     if not batches or not all(isinstance(batch, (tuple, list)) and len(batch) in (2, 3) for batch in batches):
-        raise wrong
+        raise ValueError(NO_VALIDATION_DATA)
     if len({len(batch) for batch in batches}) > 1:
         raise ValueError("validation_data: some batches have a sample_weight and others not; give it in all or none")
-    names = ("validation x", "validation y", "validation sample_weight")
+    names = ("validation X", "validation y", "validation sample_weight")
     return [
         torch.cat([as_tensor(name, part) for part in parts])
         for name, parts in zip(names, zip(*batches, strict=True), strict=False)

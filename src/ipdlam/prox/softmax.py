@@ -73,8 +73,8 @@ class CrossEntropy(Loss):
     def check_targets(self, targets: Tensor) -> None:
         if targets.shape[-1] == 1:
             raise ValueError(
-                "CrossEntropy compares the outputs of the classes with each other, and the model has one output; give "
-                "it two or more, or use the loss logistic"
+                "CrossEntropy needs an output for every class, and the model has one; give it two or more, or use the "
+                "loss logistic for two classes, or squared for real targets"
             )
         total = targets.sum(-1)
         if bool((targets < 0).any()) or bool(((total - 1.0).abs() > 1e-4).any()):

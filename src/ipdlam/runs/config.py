@@ -62,8 +62,11 @@ METHODS = tuple(DEFAULTS)
 OURS = ("minibatch", "ipdlam", "dlam")  # the others are what these are held to
 OWN = tuple(dict.fromkeys(name for settings in DEFAULTS.values() for name in settings))
 """The settings that some methods have; all others are those of every method."""
-FULL_BATCH = tuple(name for name in DEFAULTS["ipdlam"] if name not in DEFAULTS["minibatch"])
-"""The settings of the paper's method that the one on mini-batches has not: to give one is to choose it."""
+MINI_BATCH, FULL_BATCH = (
+    tuple(name for name in DEFAULTS[method] if name not in DEFAULTS[other])
+    for method, other in (("minibatch", "ipdlam"), ("ipdlam", "minibatch"))
+)
+"""The settings that one of the two methods has and the other has not: to give one is to choose the method."""
 
 ACTIVATIONS = ("relu", "leaky_relu", "hardtanh", "relu6", "sigmoid", "tanh", "softplus", "identity")
 LOSSES = ("squared", "huber", "absolute", "hinge", "squared_hinge", "logistic", "cross_entropy")
@@ -144,7 +147,7 @@ class TrainConfig:
         METHOD,
         "minibatch; ipdlam: the paper's, on all samples at once; dlam: that without inertia and proximal terms; bcd, "
         f"dladmm; or by back-propagation {', '.join(LEARNING_RATES)} "
-        "[default: minibatch; ipdlam with --iterations or another setting of its own]",
+        "[default: minibatch; ipdlam if --iterations or another setting of its own is given]",
     )
     loss: str = setting("squared", METHOD, ", ".join(LOSSES))
     regularizer: str | None = setting(None, METHOD, ", ".join(REGULARIZERS))
@@ -273,7 +276,7 @@ class TrainConfig:
         elif method == "minibatch" and name == "inertia" and len(value) != 1:
             raise ConfigError(f"inertia of minibatch is one number, that of the weights, got {given}; give one number")
         elif name not in DEFAULTS[method]:
-            by = self._chooser
+            by = self._choice[1]
             why = "" if by is None else f", which {by} selects"
             raise ConfigError(
                 f"{name} means nothing to {method}{why}, got {given}; {remedy(name, method, by, self.then)}"
@@ -281,16 +284,21 @@ class TrainConfig:
 
     @property
     def chosen(self) -> str:
-        """The method: that on mini-batches, unless another is named, or a setting given that only the paper's has."""
-        if self.method is not None:
-            return self.method
-        return "minibatch" if self._chooser is None else "ipdlam"
+        """The method: the one that is named, or that a given setting belongs to, or the one on mini-batches."""
+        return self._choice[0]
 
     @property
-    def _chooser(self) -> str | None:
-        """The option that chose the method, where it was not named."""
-        names = () if self.method is not None else (name for name in FULL_BATCH if getattr(self, name) is not None)
-        return next((f"--{name.replace('_', '-')}" for name in names), None)
+    def _choice(self) -> tuple[str, str | None]:
+        """The method, and the option that chose it where it was not named."""
+        if self.method is not None:
+            return self.method, None
+        for method, names in (("minibatch", MINI_BATCH), ("ipdlam", FULL_BATCH)):
+            given = next((name for name in names if getattr(self, name) is not None), None)
+            if given is not None:
+                return method, f"--{given.replace('_', '-')}"
+        if self.inertia is not None and len(self.inertia) == 3:  # that of z and a, too
+            return "ipdlam", "--inertia"
+        return "minibatch", None
 
     @property
     def unit(self) -> str:
@@ -470,15 +478,17 @@ def as_weight_proximity(text: str) -> tuple[float, ...] | None:
 
 def remedy(name: str, method: str, selected_by: str | None, then: str | None) -> str:
     """What to do about a setting that a method has not; ``selected_by`` is the option that chose the method."""
-    leave = "" if selected_by is None else f", or leave out {selected_by}"
     if name == "iterations":
-        return f"give --epochs instead{leave}"
+        return "give --epochs instead" + ("" if selected_by is None else f", or leave out {selected_by}")
+    if name == "learning_rate":
+        return "leave it out, or name an optimizer, such as --method adam"
+    if method == "minibatch":
+        return "leave it out"
     if name == "epochs":
-        return f"give --iterations instead{leave}, or say --method minibatch"
+        return "give --iterations instead, or say --method minibatch"
     if name == "batch_size" and then is not None:
         return f"give --then-batch-size for the batches of {then}, or say --method minibatch"
-    readers = [other for other in OURS if name in DEFAULTS[other]] or ["an optimizer"]
-    return f"leave it out, or say --method {readers[0]}" if readers[0] in OURS else "leave it out, or name an optimizer"
+    return f"say --method {'minibatch' if name in MINI_BATCH else 'ipdlam'}, or leave it out"
 
 
 def shown(value: Any) -> str:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from ipdlam.checkpoint.files import write_file
 from ipdlam.errors import FileError
-from ipdlam.training.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
+
+    from ipdlam.training.history import History
 
 SIZE = (12.0, 6.5)  # inches
 COLOURS = 128  # of a PNG file
@@ -173,7 +174,7 @@ def check_histories(histories: Mapping[str, History]) -> None:
     if not histories:
         raise ValueError("histories is empty; give at least one history to draw")
     for name, history in histories.items():
-        if not isinstance(history, History):
+        if not hasattr(history, "handover"):  # a History; to import it here would close a circle, for it draws itself
             raise TypeError(f"histories[{name!r}] must be a History, got {type(history).__name__}")
         if not len(history):
             raise ValueError(f"histories[{name!r}] is empty; train for an iteration before you draw it")

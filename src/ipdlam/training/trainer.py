@@ -511,7 +511,10 @@ class CountsIterations(Trainer[S]):
         The run keeps its own weights and writes them to the model: what else changes the model's weights between two
         steps is overwritten. ``start`` takes them up.
         """
-        return self._next(evaluate)
+        return super()._next(evaluate)
+
+    def _next(self, evaluate: bool) -> Record:
+        return self.step(evaluate=evaluate)  # so that a subclass may have a step of its own
 
 
 class CountsEpochs(Trainer[S]):
