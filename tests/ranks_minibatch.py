@@ -82,11 +82,11 @@ def counts_of(given, size):
 def outcome(trainer):
     """What a run has come to, for a trip between processes: weights, and all that the next batch depends on."""
     run = trainer._state
-    tensors = [*trainer.model.parameters(), *run.state.tensors().values()]
+    tensors = [*trainer.model.parameters(), *run.stepper.tensors().values()]
     return {
         "weights": [tensor.detach().double().flatten().tolist() for tensor in trainer.model.parameters()],
         "bits": [tensor.detach().flatten().tolist() for tensor in tensors],
-        "state": run.state.counters(),
+        "state": run.stepper.counters(),
         "history": [record.to_dict() for record in trainer.history],
         "reason": trainer.history.stop_reason,
         "position": run.position,

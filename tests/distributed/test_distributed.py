@@ -115,7 +115,7 @@ def test_a_storage_serves_any_number_of_processes(pools, tmp_path):
 
 
 def test_the_code_of_the_page_runs(pool):
-    page = Path(__file__).parents[2] / "docs" / "distributed.md"
+    page = Path(__file__).parents[2] / "docs" / "guide" / "distributed.md"
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     answers = pool(ranks.run_page, block)
     assert isinstance(answers[0], list), answers

@@ -14,7 +14,7 @@ import ipdlam
 from forked import Forked, call
 from ipdlam.baselines import OPTIMIZERS
 from ipdlam.checkpoint.files import LOCK, exclusive
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments import store as runner
 from ipdlam.experiments.make import all_runs, averaged, check, chosen_runs, comparable, draw, make, summarise
@@ -99,7 +99,7 @@ def test_a_row_that_was_tampered_with_is_noticed(made, change):
     _, store, contents = made
     content = json.loads(json.dumps(contents["fig1"]))
     change(content)
-    with pytest.raises(CheckpointError, match=r"fig1-smoke: (runs|rows|means|claims) is not what its runs give"):
+    with pytest.raises(FileError, match=r"fig1-smoke: (runs|rows|means|claims) is not what its runs give"):
         check(EXPERIMENTS["fig1"], content, store)
 
 
@@ -112,17 +112,17 @@ def test_a_run_that_was_tampered_with_is_noticed(made, tmp_path):
     changed["columns"]["validation_accuracy"][-1] = 0.999
     path.write_text(json.dumps(changed))
     try:
-        with pytest.raises(CheckpointError, match="is not the file that it was made of"):
+        with pytest.raises(FileError, match="is not the file that it was made of"):
             check(EXPERIMENTS["fig1"], json.loads(json.dumps(contents["fig1"])), store)
         changed["spec"]["seed"] = 5
         path.write_text(json.dumps(changed))
-        with pytest.raises(CheckpointError, match="holds another run than its name says"):
+        with pytest.raises(FileError, match="holds another run than its name says"):
             store.read(spec)
         path.write_text("{")
-        with pytest.raises(CheckpointError, match="is damaged"):
+        with pytest.raises(FileError, match="is damaged"):
             store.read(spec)
         path.unlink()
-        with pytest.raises(CheckpointError, match="is missing"):
+        with pytest.raises(FileError, match="is missing"):
             check(EXPERIMENTS["fig1"], json.loads(json.dumps(contents["fig1"])), store)
     finally:
         path.write_bytes(kept)
@@ -148,7 +148,7 @@ def test_what_no_run_leaves_is_refused(store, change, words):
     content = json.loads(store.path(TINY).read_text())
     change(content["columns"])
     store.path(TINY).write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=rf"is damaged \(ValueError: {words}\); remove that file"):
+    with pytest.raises(FileError, match=rf"is damaged \(ValueError: {words}\); remove that file"):
         store.read(TINY)
 
 
@@ -176,7 +176,7 @@ def test_what_no_finished_run_leaves_is_refused(store, change, words):
     content = json.loads(store.path(TINY).read_text())
     change(content)
     store.path(TINY).write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=rf"is damaged \(ValueError: {words}.*\); remove that file"):
+    with pytest.raises(FileError, match=rf"is damaged \(ValueError: {words}.*\); remove that file"):
         store.read(TINY)
 
 
@@ -190,14 +190,14 @@ def test_the_forward_pass_of_a_finished_run_may_overflow(store):
 def test_a_run_has_no_more_rows_than_iterations(store):
     longer = store.make(TINY.changed(iterations=4), lambda record: None)
     store.write(dataclasses.replace(longer, spec=TINY, stop_reason="diverged"))
-    with pytest.raises(CheckpointError, match="its columns have 4 rows, but the run has 3 iterations"):
+    with pytest.raises(FileError, match="its columns have 4 rows, but the run has 3 iterations"):
         store.read(TINY)
 
 
 def test_the_rows_of_both_methods_count(store):
     whole = store.make(WARMED, lambda record: None)
     store.write(dataclasses.replace(whole, columns={name: values[:3] for name, values in whole.columns.items()}))
-    with pytest.raises(CheckpointError, match="its columns have 3 rows, but the run has 10 iterations"):
+    with pytest.raises(FileError, match="its columns have 3 rows, but the run has 10 iterations"):
         store.read(WARMED)
 
 
@@ -222,7 +222,7 @@ def test_divergence_at_once_is_a_result(store):
 
 def test_a_file_of_a_run_that_cannot_be_read_is_named(store):
     store.path(TINY).mkdir(parents=True)
-    with pytest.raises(CheckpointError, match=rf"{TINY.key}.json cannot be read: Is a directory; .* make it again"):
+    with pytest.raises(FileError, match=rf"{TINY.key}.json cannot be read: Is a directory; .* make it again"):
         store.read(TINY)
 
 
@@ -263,7 +263,7 @@ def test_few_runs_are_all_drawn():
 def test_what_is_no_result_is_refused(store, content):
     store.folder.mkdir()
     store.path(TINY).write_text(content)
-    with pytest.raises(CheckpointError, match=r"is damaged.*remove that file"):
+    with pytest.raises(FileError, match=r"is damaged.*remove that file"):
         store.make(TINY, lambda record: None)
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import browser
 from ipdlam.cli import app
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.experiments import EXPERIMENTS, contents
 from ipdlam.experiments.claims import (
     FAILS,
@@ -486,7 +486,7 @@ def test_what_the_runs_do_not_give_is_refused(results, change, reason):
     write_report(results, results / "report.html")
     before = (results / "report.html").read_bytes()
     rewrite(results / "fig1-smoke.json", change)
-    with pytest.raises(CheckpointError, match=re.escape(reason)) as caught:
+    with pytest.raises(FileError, match=re.escape(reason)) as caught:
         write_report(results, results / "report.html")
     assert str(caught.value).startswith(f"{results}/fig1-smoke.json is refused: ")
     assert "; collect it again: ipdlam reproduce fig1 --scale smoke" in str(caught.value)
@@ -499,24 +499,24 @@ def test_a_run_that_was_changed_or_lost_is_noticed(results):
     run = json.loads((results / "fig1-smoke.json").read_text())["rows"][0]["run"]
     path = results / "runs" / f"{run}.json"
     rewrite(path, lambda content: content["columns"]["validation_accuracy"].__setitem__(-1, 0.999))
-    with pytest.raises(CheckpointError, match=r"-smoke\.json is refused: .* is not the file"):
+    with pytest.raises(FileError, match=r"-smoke\.json is refused: .* is not the file"):
         load_contents(results)
     path.write_text("{")
-    with pytest.raises(CheckpointError, match=f"{run}.json is damaged"):
+    with pytest.raises(FileError, match=f"{run}.json is damaged"):
         load_contents(results)
     path.unlink()
-    with pytest.raises(CheckpointError, match=rf"the run {run} \(.+\) is missing"):
+    with pytest.raises(FileError, match=rf"the run {run} \(.+\) is missing"):
         load_contents(results)
     (results / "fig1-smoke.json").write_text("{")
     (results / "table1-smoke.json").unlink()
-    with pytest.raises(CheckpointError, match=r"fig1-smoke\.json is refused: damaged, JSONDecodeError"):
+    with pytest.raises(FileError, match=r"fig1-smoke\.json is refused: damaged, JSONDecodeError"):
         load_contents(results)
     (results / "fig1-smoke.json").write_text("[" * 100000)
-    with pytest.raises(CheckpointError, match=r"fig1-smoke\.json is refused: damaged, RecursionError"):
+    with pytest.raises(FileError, match=r"fig1-smoke\.json is refused: damaged, RecursionError"):
         load_contents(results)
     (results / "fig1-smoke.json").unlink()
     (results / "fig1-smoke.json").mkdir()
-    with pytest.raises(CheckpointError, match=r"fig1-smoke\.json cannot be read: Is a directory; .* collect it again"):
+    with pytest.raises(FileError, match=r"fig1-smoke\.json cannot be read: Is a directory; .* collect it again"):
         load_contents(results)
 
 
@@ -532,7 +532,7 @@ def test_a_run_that_was_changed_or_lost_is_noticed(results):
 def test_a_picture_that_is_not_there_is_named(results, spoil, reason):
     spoil(results / "order-smoke.png")
     with pytest.raises(
-        CheckpointError,
+        FileError,
         match=f"the picture .*order-smoke.png {reason}.*; draw it again: ipdlam reproduce order .*--collect",
     ):
         load_contents(results)
@@ -565,7 +565,7 @@ def test_only_reports_are_replaced(smoke, tmp_path):
     (tmp_path / "folder.html").mkdir()
     with pytest.raises(ConfigError, match=r"output would replace .*folder\.html"):
         write_report(smoke, tmp_path / "folder.html")
-    with pytest.raises(CheckpointError, match=r"was not written: the folder .*nowhere does not exist"):
+    with pytest.raises(FileError, match=r"was not written: the folder .*nowhere does not exist"):
         write_report(smoke, tmp_path / "nowhere" / "page.html")
 
 

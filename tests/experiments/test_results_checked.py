@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ipdlam.baselines import OPTIMIZERS
-from ipdlam.errors import CheckpointError
+from ipdlam.errors import FileError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments import store as runner
 from ipdlam.experiments.contents import load_contents, png_texts
@@ -68,7 +68,7 @@ def first_run(results, name):
 
 def refusal(results):
     """Why the results are refused."""
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(FileError) as caught:
         load_contents(results)
     return str(caught.value)
 

@@ -105,10 +105,10 @@ def test_without_inertia_the_previous_iterate_does_not_matter(order):
     settings = {"inertia": 0.0, "penalty_growth": 1.0, "order": order}
     poisoned = run(ipdlam.IPDLAM(make_model([4, 5, 3]), **settings), X, Y, 2)
     state = poisoned._state
-    for previous in (state.W_previous, state.b_previous):
+    for previous in (state.variables.W_previous, state.variables.b_previous):
         for l, tensor in previous.items():
             previous[l] = torch.full_like(tensor, 1e6)  # would show in any inertial point
-    state.shard.previous["a", 1].fill_(1e6)  # (that of z already holds what the next z update starts from)
+    state.variables.shard.previous["a", 1].fill_(1e6)  # (that of z already holds what the next z update starts from)
     poisoned.step(evaluate=False)
     clean = run(ipdlam.IPDLAM(make_model([4, 5, 3]), **settings), X, Y, 3)
     assert poisoned.objective().value == pytest.approx(clean.objective().value, rel=1e-9)

@@ -78,7 +78,7 @@ def test_batches_may_come_from_any_iterable(loader):
     assert len(history) == 12
     assert history[-1].train_loss < history[0].train_loss
     assert history[-1].validation_accuracy is not None
-    assert history[-1].train_accuracy is None  # the scores are those met on the way
+    assert 0.0 <= history[-1].train_accuracy <= 1.0  # as met on the way
 
 
 def test_a_loader_gives_what_the_same_batches_give_one_by_one():
@@ -106,7 +106,6 @@ def test_a_loader_gives_what_the_same_batches_give_one_by_one():
         ([{"x": X}], TypeError, "got dict"),
         ([(X.float(), Y)], TypeError, "x is torch.float32, but the model is torch.float64; convert one of them"),
         ([(X, TARGETS.float())], TypeError, "y is torch.float32, but the model is torch.float64"),
-        ([((255 * X).to(torch.uint8), Y)], TypeError, "x is torch.uint8, but the model is torch.float64"),
         ([(X, Y, torch.ones(N).half())], TypeError, "half precision is not supported"),
         ([(X.to("meta"), Y)], TypeError, "x must be a dense tensor with values, got layout torch.strided on meta"),
         ([(X.tolist(), Y)], TypeError, "x must be a torch tensor or a numpy array, got list"),

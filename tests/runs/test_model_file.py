@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ipdlam import CheckpointError
+from ipdlam import FileError
 from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, LOSSES
-from ipdlam.runs.model_file import FORMAT, TrainedModel, load_model
+from ipdlam.runs.model_file import FORMAT, Preparation, TrainedModel, load_model
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = 3.0 + 2.0 * torch.randn(50, 4, generator=GENERATOR)
@@ -28,7 +28,8 @@ def make(activation="relu", dtype=torch.float32, loss="squared", classes=("ant",
     scale = torch.tensor([2.0, 2.0, 2.0, 1.0], dtype=dtype) if scaled else None
     model = mlp(widths, activation, "he", 1, dtype, "cpu")
     columns = ("a", "b b", "ü", "") if scaled else None
-    return TrainedModel(model, widths, activation, loss, classes, columns, "species" if scaled else None, mean, scale)
+    label, ready = "species" if scaled else None, Preparation(mean=mean, scale=scale)
+    return TrainedModel(model, widths, activation, loss, classes, columns, label, ready)
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_a_model_survives_the_trip(tmp_path, activation, dtype, scaled):
     for name in ("widths", "activation", "loss", "classes", "columns", "label"):
         assert getattr(loaded, name) == getattr(made, name), name
     for name in ("mean", "scale"):
-        one, other = getattr(loaded, name), getattr(made, name)
+        one, other = getattr(loaded.preparation, name), getattr(made.preparation, name)
         assert (one is None and other is None) or (torch.equal(one, other) and one.dtype == dtype)
     for name, tensor in made.model.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], tensor)
@@ -130,7 +131,7 @@ def test_saving_replaces_the_file_and_leaves_nothing_else(saved):
 
 
 def test_saving_into_no_folder(tmp_path):
-    with pytest.raises(CheckpointError, match=r"was not written: the folder .* does not exist"):
+    with pytest.raises(FileError, match=r"was not written: the folder .* does not exist"):
         make().save(tmp_path / "nowhere" / "m.safetensors")
 
 
@@ -145,7 +146,7 @@ def test_initialisation_by_torch_leaves_the_global_random_state_alone():
 
 
 def refused(path, words=""):
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(FileError) as caught:
         load_model(path)
     assert str(path) in str(caught.value)
     assert words in str(caught.value)
@@ -191,7 +192,7 @@ def test_a_flipped_bit_of_the_header_is_refused_or_harmless(saved):
         saved.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
         try:
             loaded = load_model(saved)
-        except CheckpointError:
+        except FileError:
             refusals += 1
         else:
             assert loaded.widths == (4, 6, 5, 3)

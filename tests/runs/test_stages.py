@@ -486,9 +486,10 @@ def test_why_a_stage_ends(first, second, reason):
 
 
 def test_what_is_counted_and_what_may_change():
-    assert counted(History(scored(0.1, 0.2))) == "2 iterations"
+    made = TrainConfig(method="ipdlam", then="sgd")
+    assert counted(made, History(scored(0.1, 0.2))) == "2 iterations"
     both = History([*scored(0.1), *scored(0.2, 0.3, optimizer="sgd")])
-    assert counted(both) == "1 iterations and 2 epochs of sgd"
+    assert counted(made, both) == "1 iterations and 2 epochs of sgd"
     before, now = TrainConfig(then="sgd", iterations=1), TrainConfig(then="sgd", iterations=2)
     check_first_stage(before, now, None)
     check_first_stage(before, dataclasses.replace(before, then_epochs=3), 1)
@@ -610,5 +611,5 @@ def test_nothing_of_this_needs_torch_to_be_refused():
 
 
 def test_the_documentation_names_every_setting():
-    text = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "runs.md").read_text()
     assert all(name in text for name in ("then_epochs", "then_learning_rate", "then_batch_size", "--then adam"))

@@ -87,4 +87,4 @@ class Census:
     @property
     def is_text(self) -> bool:
         """Whether it is a column of texts: a few among many numbers are mistakes."""
-        return self.texts > 0 and self.texts >= self.numbers
+        return self.texts > self.numbers

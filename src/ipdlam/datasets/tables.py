@@ -120,7 +120,7 @@ def read_inputs(
 
     Of a text table with a header, the ``columns`` that were trained on are taken in their order, or else all but one
     that is named ``label``. Those of tables are float64: what standardises them needs all digits. ``gaps`` and
-    ``encoding`` are as in :func:`read_table`.
+    ``encoding`` are as in :func:`read_table`; without an encoding all columns are numbers.
     """
     if path.suffix.lower() == ".npz":
         return matrix(path, "X", read_arrays(path, ("X",))["X"])
@@ -138,7 +138,8 @@ def read_inputs(
     if not places:
         raise DataError(f"{path} has no column but {label!r}, the label")
     layout = Layout(tuple(names) if header else None, len(first), tuple(places), None)
-    return torch.tensor(parse(path, layout, encoding, gaps=gaps).X)
+    numeric = tuple(Column(layout.name(place)) for place in places)
+    return torch.tensor(parse(path, layout, numeric if encoding is None else encoding, gaps=gaps).X)
 
 
 def read_rows(path: Path) -> Rows:
@@ -356,16 +357,12 @@ def numbers_or_gaps(
     """The numbers of a row, with NaN for its gaps; a cell that is neither is refused by place."""
     found = np.empty(len(places))
     for position, place in enumerate(places):
-        values = as_numbers([cells[place]])
-        if values is None and not is_gap(cells[place]) and number(cells[place]) is None:
-            raise TextFound(
+        values, gap = as_numbers([cells[place]]), is_gap(cells[place])
+        if values is None and not (gap and gaps):
+            kind = DataError if gap or number(cells[place]) is not None else TextFound
+            raise kind(
                 f"{path}, line {line}, {layout.column(place)}: {cells[place]!r} is not a finite number; replace it or "
                 "remove the row"
-            )
-        if values is None and not (gaps and is_gap(cells[place])):
-            why = "is a gap" if is_gap(cells[place]) else "is not a finite number"
-            raise DataError(
-                f"{path}, line {line}, {layout.column(place)}: {cells[place]!r} {why}; replace it or remove the row"
             )
         found[position] = np.nan if values is None else values[0]
     return found

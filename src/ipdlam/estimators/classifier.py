@@ -165,7 +165,8 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     @available_if(has_probabilities)
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class, in the order of ``classes_``."""
-        return probabilities(self._fitted_loss, self._raw(X)).numpy()
+        outputs = self._raw(X)
+        return probabilities(self._fitted_loss, outputs).numpy()
 
     @available_if(has_probabilities)
     def predict_log_proba(self, X: Any) -> Array:

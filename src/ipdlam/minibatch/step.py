@@ -38,7 +38,7 @@ from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import SolveError
-from ipdlam.minibatch.batch import Part, part_of
+from ipdlam.minibatch.batch import Measure, Part, part_of
 from ipdlam.minibatch.input_memory import InputMemory
 from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
 from ipdlam.minibatch.schedule import StepSchedule
@@ -205,9 +205,8 @@ class Stepper:
         targets = batch.targets(settings.loss, slice(None), self.network.outputs)
         outputs = passed.z[layers]
         measures = [part.mean_of(settings.loss.value(targets, outputs))]
-        labels = batch.labels(settings.loss, slice(None)) if self.scores_batches and part.group.size == 1 else None
-        if labels is not None:
-            measures.append(part.mean_of(settings.loss.predict(outputs).eq(labels).to(outputs.dtype)))
+        if self.scores_batches:
+            measures += self._correct(batch, outputs, part)
         if math.isfinite(measures[0].own):
             first = output_change(settings.loss, targets, outputs, settings.penalty * (1.0 + settings.proximity))
         else:  # nobody will need it
@@ -217,7 +216,9 @@ class Stepper:
         if self.distance == 0.0:  # the first batch
             measures += [part.size_of(z) for z in passed.z.values()]
         loss, *found = part.complete(*measures)
-        self.accuracy = None if labels is None else found.pop(0)
+        if self.scores_batches:
+            correct, unlabelled = found.pop(0), found.pop(0)
+            self.accuracy = None if unlabelled else correct
         distance, *sizes = found
         if not math.isfinite(loss):
             return loss
@@ -245,6 +246,13 @@ class Stepper:
         self.batches += 1
         self.intact = True
         return loss
+
+    def _correct(self, batch: Samples, outputs: Tensor, part: Part) -> list[Measure]:
+        """The part of the batch whose class the model knows, and whether some of it has no class."""
+        loss, labels = self.settings.loss, batch.labels(self.settings.loss, slice(None))
+        if labels is None:
+            return [Measure(0.0, sum), Measure(float(len(batch) > 0), max)]
+        return [part.mean_of(loss.predict(outputs).eq(labels).to(outputs.dtype)), Measure(0.0, max)]
 
     def length(self, progress: float) -> float:
         """How far a step goes: the change of a hidden layer's outputs, in units of their size at the start.
