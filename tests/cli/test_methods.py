@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from unittest import mock
 
 import pytest
 
+from ipdlam.runs.compare import run_method
 from ipdlam.runs.config import METHODS, TrainConfig
 from shell import ipdlam_run, refused, same_model
 
@@ -104,3 +106,17 @@ def test_the_help_of_train_fits_two_screens_and_all_of_it_is_behind_another_opti
     for name in TrainConfig.__dataclass_fields__:
         assert name == "data" or f"--{name.replace('_', '-')}" in whole
     assert ipdlam_run("train", "--help")[0] == short
+
+
+def test_runs_of_a_comparison_that_runs_out_of_memory_are_not_lost(tmp_path):
+    def scarce(problem, model, method, *others):
+        if method == "adam":
+            raise MemoryError("no room")
+        return run_method(problem, model, method, *others)
+
+    given = ("--methods", "dlam,adam", "--iterations", "2", *FAST, "--output", tmp_path / "c")
+    with mock.patch("ipdlam.runs.compare.run_method", scarce):
+        ipdlam_run("compare", "digits", *given, code=1)
+    content = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert [row["method"] for row in content["rows"]] == ["DLAM"]
+    assert list(content["histories"]) == ["dlam"]

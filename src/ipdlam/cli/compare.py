@@ -146,9 +146,12 @@ def compare(
     make_folder(folder)
     file = folder / "comparison.json"
     screen = Screen(comparison)
-    screen.run()
-    content = comparison.content(f"ipdlam {shlex.join(sys.argv[1:])}")
-    write_file(file, (json.dumps(plain(content), indent=1) + "\n").encode())
+    try:
+        screen.run()
+    finally:  # whatever ended it, memory that ran out for one: the runs that are over are not lost
+        if comparison.histories:
+            content = comparison.content(f"ipdlam {shlex.join(sys.argv[1:])}")
+            write_file(file, (json.dumps(plain(content), indent=1) + "\n").encode())
     screen.end(file)
     if comparison.was_interrupted:
         raise typer.Exit(130)
