@@ -104,3 +104,60 @@ def test_a_comparison_of_regressions_shows_errors(tables, tmp_path):
     assert all(word in out for word in ("R²", "RMSE", "MAE"))
     found = json.loads((tmp_path / "c" / "comparison.json").read_text())["rows"]
     assert all({"r2", "rmse", "mae"} <= set(row) for row in found)
+
+
+def small_run(folder, text, *more):
+    (folder / "t.csv").write_text(text)
+    ipdlam_run("train", folder / "t.csv", "--epochs", "3", "--output", folder / "run", *FAST, *more)
+    return folder / "run"
+
+
+ROWS = [(number, number % 7, "yes" if number % 3 else "no") for number in range(40)]
+HEADED = "a,b,y\n" + "".join(f"{a},{b},{y}\n" for a, b, y in ROWS)
+
+
+def test_a_gap_that_training_did_not_know_is_filled(tmp_path):
+    run = small_run(tmp_path, HEADED)
+    (tmp_path / "new.csv").write_text("a,b\n,3\n5,NA\n")
+    out, _ = ipdlam_run("predict", run, tmp_path / "new.csv", "--scores")
+    assert "nan" not in out
+    assert len(rows(out)) == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_only_gap_may_be_held_out(tmp_path, seed):
+    small_run(tmp_path, HEADED.replace("\n7,0,", "\n,0,"), "--seed", str(seed))
+
+
+def test_a_column_without_a_number_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,y\n" + "".join(f"{a},NA,{y}\n" for a, _, y in ROWS))
+    assert "'b' holds no number" in refused("train", tmp_path / "t.csv", "--output", tmp_path / "run")
+
+
+def test_columns_in_another_order_are_evaluated_by_their_names(tmp_path):
+    run = small_run(tmp_path, HEADED)
+    (tmp_path / "other.csv").write_text("y,b,a\n" + "".join(f"{y},{b},{a}\n" for a, b, y in ROWS))
+    (tmp_path / "same.csv").write_text(HEADED)
+    answers = [
+        ipdlam_run("evaluate", run, "--data", tmp_path / name, "--json")[0] for name in ("same.csv", "other.csv")
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_a_table_without_a_header_keeps_its_dropped_columns_dropped(tmp_path):
+    run = small_run(tmp_path, "".join(f"{a},{a % 2},{b},{y}\n" for a, b, y in ROWS), "--drop", "1")
+    assert json.loads(ipdlam_run("evaluate", run, "--json")[0])["training samples"]["samples"] == 32
+
+
+def test_large_targets_keep_their_differences_in_float32(tmp_path):
+    text = "a,y\n" + "".join(f"{number % 20},{1.7e9 + 3 * (number % 20)}\n" for number in range(120))
+    run = small_run(tmp_path, text, "--task", "regression", "--epochs", "30")
+    (tmp_path / "new.csv").write_text("a\n0\n19\n")
+    low, high = (float(row["prediction"]) for row in rows(ipdlam_run("predict", run, tmp_path / "new.csv")[0]))
+    assert abs(low - 1.7e9) < 15.0
+    assert abs(high - 1.7e9 - 57.0) < 15.0
+    scores = json.loads(ipdlam_run("evaluate", run, "--json")[0])["held-out samples"]
+    assert scores["r2"] > 0.9
+    assert scores["rmse"] < 10.0
+    last = json.loads((run / "history.jsonl").read_text().splitlines()[-1])
+    assert scores["loss"] == pytest.approx(last["validation_loss"], rel=1e-5)

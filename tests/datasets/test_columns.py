@@ -41,7 +41,8 @@ def test_what_stands_between_cells(text, usual, found):
     assert found_separator(text, usual) == found
 
 
-def test_decimal_commas_go_with_semicolons_alone(tmp_path):
+def test_decimal_commas_go_where_no_comma_parts_cells(tmp_path):
+    assert load(written(tmp_path, "a\tb\ty\n1,5\t2\tx\n2\t0,5\ty\n", "t.tsv")).X.tolist() == [[1.5, 2.0], [2.0, 0.5]]
     assert load(written(tmp_path, "a;b;y\n1,5;-,25;x\n2;1,0e1;y\n")).X.tolist() == [[1.5, -0.25], [2.0, 10.0]]
     with pytest.raises(DataError, match="cells"):
         load(written(tmp_path, "a,b\n1,5,2\n"))
@@ -114,3 +115,32 @@ def test_columns_from_a_file_are_checked(fields):
         Column.from_dict(fields)
     whole = Column("a", ("x", "y"))
     assert Column.from_dict(whole.to_dict()) == whole
+
+
+@pytest.mark.parametrize("cell", ['"1,5"', '"1,234"', "1.100.000", "1 000 000", "1'000.5.2"])
+def test_what_may_be_a_number_is_never_a_category(tmp_path, cell):
+    with pytest.raises(DataError, match="may be numbers; write them with a decimal point"):
+        load(written(tmp_path, f"a,y\n{cell},0\n{cell},1\n"))
+
+
+@pytest.mark.parametrize("more", [0, 1, 2, 3])
+def test_a_line_may_end_where_the_first_look_ends(tmp_path, more):
+    rows = 65536 // 10 + 9
+    text = "a,b\n" + "x" * 0 + "".join("1111111,0\n" for _ in range(rows))
+    shifted = ("0" * more + text[4:14]).join(["a,b\n", text[14:]])
+    assert len(load(written(tmp_path, shifted)).X) == rows
+
+
+@pytest.mark.parametrize("strange", ["\u2028", "\x0c", "\x85", "\x1c"])
+def test_only_ends_of_lines_end_lines(tmp_path, strange):
+    data = load(written(tmp_path, f"name,size,y\none{strange}two,1,0\nthree,2,1\n"))
+    assert data.X.shape == (2, 3)
+
+
+def test_a_label_is_never_an_input_too(tmp_path):
+    trained = load(written(tmp_path, "a,b,y\n1,2,0\n3,4,1\n"))
+    assert trained.label == "y"
+    other = written(tmp_path, "y,a,b\n0,1,2\n1,3,4\n", "other.csv")
+    with pytest.raises(DataError, match="the label is column 'b', which the model takes as an input"):
+        load(other, encoding=trained.encoding)
+    assert load(other, label="y", encoding=trained.encoding).X.tolist() == trained.X.tolist()

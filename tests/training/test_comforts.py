@@ -174,3 +174,22 @@ def test_a_function_that_says_what_the_settings_say_gives_the_same_bits():
     ipdlam.IPDLAM(model, penalty=schedule.at).fit(X, y, iterations=4)
     ipdlam.IPDLAM(twin).fit(X, y, iterations=4)
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_where_z_and_a_live_changes_no_score(tmp_path):
+    model, X, y = problem()
+    encoded = nn.functional.one_hot(y, 3).float()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    in_memory = ipdlam.IPDLAM(model).fit(X, encoded, iterations=2)
+    model.load_state_dict(start)
+    on_disk = ipdlam.IPDLAM(model, storage=tmp_path / "z").fit(X, encoded, iterations=2)
+    assert in_memory.column("train_accuracy") == on_disk.column("train_accuracy")
+    assert None not in on_disk.column("train_accuracy")
+
+
+def test_batches_that_happen_to_be_one_hot_are_no_classes():
+    model, X, _ = problem()
+    several = torch.tensor([[1.0, 1.0, 0.0]]).repeat(20, 1)
+    one = torch.tensor([[1.0, 0.0, 0.0]]).repeat(20, 1)
+    history = ipdlam.MiniBatchIPDLAM(model).fit([(X[:20], one), (X[20:], several)], epochs=1)
+    assert history[-1].train_accuracy is None

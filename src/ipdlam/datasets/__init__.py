@@ -47,6 +47,7 @@ class Dataset:
     source: str  # where it was found, for people
     columns: tuple[str, ...] | None = None  # the names of the features of a table with a header
     encoding: tuple[Column, ...] | None = None  # how the features of a text table became the columns of X
+    label: str | None = None  # the name of the label column of a table with a header
 
     @property
     def inputs(self) -> list[str]:
@@ -104,7 +105,7 @@ def load(
             raise ValueError(f"{option} is for the columns of a .csv or .tsv table, but {given} has none; leave it out")
     if has_rows:
         table = tables.read_table(path, label, task, drop=drop, gaps=gaps, encoding=encoding)
-        exact = Dataset(given, *table[:5], "table", str(path), table.columns, table.encoding)
+        exact = Dataset(given, *table[:5], "table", str(path), table.columns, table.encoding, table.label)
         return exact if dtype == torch.float64 else converted(exact, dtype)
     if task == "regression":
         raise ValueError(f"task is 'regression', but the labels of {given} are classes")

@@ -24,6 +24,7 @@ from ipdlam.errors import DataError
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TRIED = {",": (";", "\t", ","), "\t": ("\t", ";", ",")}  # what may stand between cells, by what the name says
 LOOKED_AT = 1 << 16  # characters of a file that tell what stands between its cells
+NUMERAL = re.compile(r"[+-]?\d[\d., \u00a0']*")  # digits, points, commas and blanks: no name of anything
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 TASKS = ("auto", "classification", "regression")
 MOST_CLASSES = 100  # whole numbers with more values than these are taken for real targets
@@ -47,6 +48,7 @@ class Table(NamedTuple):
     classes: tuple[str, ...] | None
     columns: tuple[str, ...] | None
     encoding: tuple[Column, ...] | None = None  # how the features of a text table became X
+    label: str | None = None  # the name of the label column, where there is a header
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,15 @@ def read_table(
         return read_npz(path, task)
     line, first = next(read_rows(path))
     layout = layout_of(path, line, first, label, drop)
-    if encoding is not None and layout.header is not None:
+    if encoding is not None and layout.header is not None and not all(each.name.isdigit() for each in encoding):
         names = list(layout.header)
-        layout = replace(layout, features=tuple(name_place(path, names, each.name, "feature") for each in encoding))
+        places = tuple(name_place(path, names, each.name, "feature") for each in encoding)
+        if layout.label in places:
+            raise DataError(
+                f"{path}: the label is column {names[layout.label or 0]!r}, which the model takes as an input; say "
+                "which column holds the labels"
+            )
+        layout = replace(layout, features=places)
     found = parse(path, layout, encoding, gaps=gaps)
     numbers = [number(text) for text in found.labels]
     counted = [first[place].strip() for place in layout.features] == [str(place) for place in range(layout.width - 1)]
@@ -105,7 +113,8 @@ def read_table(
         numbers = numbers[1:]
     y, classes = text_targets(path, layout, found.lines, found.labels, numbers, task)
     columns = layout.header and tuple(layout.header[place] for place in layout.features)
-    return Table(torch.tensor(found.X), y, None, None, classes, columns, found.encoding)
+    label_name = None if layout.header is None or layout.label is None else layout.header[layout.label]
+    return Table(torch.tensor(found.X), y, None, None, classes, columns, found.encoding, label_name)
 
 
 def read_inputs(
@@ -153,7 +162,7 @@ def read_rows(path: Path) -> Rows:
             for cells in reader:
                 if len(cells) > 1 or (cells and cells[0].strip()):
                     empty = False
-                    yield line, [with_point(cell) for cell in cells] if between == ";" else cells
+                    yield line, cells if between == "," else [with_point(cell) for cell in cells]
                 line = reader.line_num + 1  # a quoted cell may hold the end of a line
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text, in or after line {line}: {error}. Save it as UTF-8") from None
@@ -165,15 +174,16 @@ def read_rows(path: Path) -> Rows:
 
 def complete_lines(start: str, text: io.TextIOWrapper) -> Iterator[str]:
     """What has been read, line by line, with the rest of its last line."""
-    lines = start.splitlines(keepends=True) if "\r" not in start else io.StringIO(start, newline="").readlines()
-    if lines and len(start) == LOOKED_AT:
+    lines = io.StringIO(start, newline="").readlines()  # str.splitlines would break at other characters, too
+    if lines and not lines[-1].endswith(("\n", "\r")):
         lines[-1] += text.readline()
     return iter(lines)
 
 
 def found_separator(start: str, usual: str) -> str:
     """What stands between the cells, by the first lines: as many times in each; what the name says where none does."""
-    lines = [line for line in start.splitlines()[:-1] or start.splitlines() if line.strip()][:10]
+    read = io.StringIO(start, newline="").readlines()
+    lines = [line for line in read[:-1] or read if line.strip()][:10]
     for candidate in TRIED[usual]:
         try:
             widths = {len(cells) for cells in csv.reader(lines, delimiter=candidate)}
@@ -185,7 +195,7 @@ def found_separator(start: str, usual: str) -> str:
 
 
 def with_point(cell: str) -> str:
-    """A number that is written with a decimal comma, where cells are parted by semicolons, with a point."""
+    """A number that is written with a decimal comma, where no comma parts the cells, with a point."""
     return cell.replace(",", ".") if "," in cell and DECIMAL_COMMA.fullmatch(cell.strip()) else cell
 
 
@@ -388,6 +398,11 @@ def find_columns(path: Path, layout: Layout) -> tuple[Column, ...]:
             raise DataError(
                 f"{path}, line {line}, {layout.column(place)}: {text!r} is not a finite number, as most of the column "
                 f"are; replace it, leave it empty, or leave the column out (--drop {name})"
+            )
+        if census.is_text and all(NUMERAL.fullmatch(text) for text in census.categories if text):
+            raise DataError(
+                f"{path}, {layout.column(place)} holds {max(census.categories)!r} and the like, which may be numbers; "
+                "write them with a decimal point and nothing between the digits, or with a letter if they are names"
             )
         if census.is_text and len(census.categories) > MOST_CATEGORIES:
             raise DataError(

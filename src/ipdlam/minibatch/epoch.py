@@ -81,8 +81,8 @@ def take(state: MiniBatchState, batch: Batch, progress: float, start: str) -> fl
         raise state.divergence() from error
     if not math.isfinite(loss):
         raise state.divergence()
-    if state.stepper.accuracy is not None:
-        state.correct = (state.correct or 0.0) + state.stepper.accuracy * batch.part.count
+    accuracy = state.stepper.accuracy  # none for a batch without classes, and so for its epoch
+    state.correct = (state.correct or 0.0) + (math.nan if accuracy is None else accuracy * batch.part.count)
     state.losses += loss * batch.part.count
     state.counted += batch.part.count
     return loss

@@ -249,10 +249,10 @@ class Stepper:
 
     def _correct(self, batch: Samples, outputs: Tensor, part: Part) -> list[Measure]:
         """The part of the batch whose class the model knows, and whether some of it has no class."""
-        loss, labels = self.settings.loss, batch.labels(self.settings.loss, slice(None))
-        if labels is None:
+        if not batch.labelled:
             return [Measure(0.0, sum), Measure(float(len(batch) > 0), max)]
-        return [part.mean_of(loss.predict(outputs).eq(labels).to(outputs.dtype)), Measure(0.0, max)]
+        known = self.settings.loss.predict(outputs).eq(batch.y)
+        return [part.mean_of(known.to(outputs.dtype)), Measure(0.0, max)]
 
     def length(self, progress: float) -> float:
         """How far a step goes: the change of a hidden layer's outputs, in units of their size at the start.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Iterable
@@ -262,7 +263,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         if state.loader is None:
             return super()._scores(state)
         found: dict[str, Any] = {"train_loss": state.losses / state.counted if state.counted else None}
-        if state.counted and state.correct is not None:
+        if state.counted and state.correct is not None and not math.isnan(state.correct):
             found["train_accuracy"] = state.correct / state.counted
         if state.validation is not None:
             held_out = evaluate(self.model, self.loss, state.validation, self.chunk_size).of_all(self.group)

@@ -247,15 +247,21 @@ def check_samples(
     weight = None
     if sample_weight is not None:
         weight = check_weight(f"{prefix}sample_weight", sample_weight, X.shape, network, part=part)
-    y_rows = None
+    y_rows, encoded = None, not part  # several processes would have to agree on it
+
+    def check_goals(rows: Tensor) -> None:
+        nonlocal encoded
+        loss.check_targets(rows)
+        encoded = encoded and loss.decode(rows) is not None
+
     if has_labels(y, loss, network.outputs):
         goals = to_labels(f"{prefix}y", as_tensor(f"{prefix}y", y), loss, network)
     else:
         y_rows = MappedRows(f"{prefix}y", y, lambda rows, first: real_targets(f"{prefix}y", rows, network, first))
-        goals = y_rows.checked(elsewhere(network.outputs), loss.check_targets)
+        goals = y_rows.checked(elsewhere(network.outputs), check_goals)
     if mapped:
-        return MappedSamples(inputs, goals, weight, X_rows=X_rows, y_rows=y_rows)
-    return Samples(inputs, goals, weight, y_rows is not None and loss.decode(goals) is not None)
+        return MappedSamples(inputs, goals, weight, encoded and y_rows is not None, X_rows=X_rows, y_rows=y_rows)
+    return Samples(inputs, goals, weight, encoded and y_rows is not None)
 
 
 def check_shapes(network: Network, X: ArrayLike, y: ArrayLike, prefix: str, *, part: bool = False) -> None:

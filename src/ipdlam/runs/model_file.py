@@ -31,17 +31,18 @@ class Preparation:
     It is worked out in float64: where a mean is large, a difference has no digits to spare.
     """
 
-    fill: Tensor | None = None  # for gaps (NaN), by column; None where there were none
+    fill: Tensor | None = None  # for gaps (NaN), by column; None where there can be none
     flags: tuple[int, ...] = ()  # the columns with gaps: each gets another one, which is 1 where there was a gap
     mean: Tensor | None = None
     scale: Tensor | None = None
 
     @classmethod
-    def of(cls, X: Tensor, *, standardize: bool) -> Preparation:
-        """As the samples say: a gap becomes the median of its column."""
-        gaps = X.isnan() if X.is_floating_point() else torch.zeros_like(X, dtype=torch.bool)
-        flags = tuple(gaps.any(0).nonzero().flatten().tolist())
-        found = cls(X.double().nanmedian(0).values.nan_to_num_(0.0) if flags else None, flags)
+    def of(cls, X: Tensor, *, standardize: bool, gaps: bool) -> Preparation:
+        """As the samples say: where there may be ``gaps``, now or later, one becomes the median of its column."""
+        found = cls()
+        if gaps:
+            flags = tuple(X.isnan().any(0).nonzero().flatten().tolist())
+            found = cls(X.double().nanmedian(0).values, flags)
         if not standardize:
             return found
         mean, scale = centre(found(X))
@@ -52,8 +53,9 @@ class Preparation:
         ready = X
         if self.fill is not None:
             gaps = X.isnan()
-            filled = torch.where(gaps, self.fill.to(X.dtype), X)
-            ready = torch.cat([filled, gaps[:, list(self.flags)].to(X.dtype)], 1)
+            ready = torch.where(gaps, self.fill.to(X.dtype), X)
+            if self.flags:
+                ready = torch.cat([ready, gaps[:, list(self.flags)].to(X.dtype)], 1)
         if self.mean is None or self.scale is None:
             return ready
         return (ready.double() - self.mean.double()) / self.scale.double()
@@ -86,6 +88,7 @@ class TrainedModel:
     label: str | None  # the name of the label column
     preparation: Preparation = Preparation()
     encoding: tuple[Column, ...] | None = None  # how the features of a text table become raw inputs
+    units: tuple[Tensor, Tensor] | None = None  # mean and deviation of real targets: the network gives scaled ones
 
     @property
     def raw_inputs(self) -> int:
@@ -103,9 +106,14 @@ class TrainedModel:
 
     @torch.no_grad()
     def outputs(self, X: Tensor, chunk_size: int = 8192) -> Tensor:
-        """The last layer of the network for every row."""
+        """The last layer of the network for every row; of a regression in the units of its targets."""
         starts = range(0, max(1, len(X)), chunk_size)
-        return torch.cat([self.model(self.inputs(X[start : start + chunk_size])) for start in starts])
+        found = torch.cat([self.model(self.inputs(X[start : start + chunk_size])) for start in starts])
+        return found if self.units is None else found.double() * self.units[1] + self.units[0]
+
+    def goals(self, y: Tensor) -> Tensor:
+        """Real targets as the network gives them."""
+        return y if self.units is None else (y.double() - self.units[0]) / self.units[1]
 
     def labels(self, outputs: Tensor) -> list[str]:
         """The names of the predicted classes."""
@@ -116,6 +124,8 @@ class TrainedModel:
         """Write the file, whole or not at all."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
         tensors |= self.preparation.tensors()
+        if self.units is not None:
+            tensors |= {"output.mean": self.units[0].cpu(), "output.scale": self.units[1].cpu()}
         about: dict[str, Any] = {
             "format": FORMAT,
             "widths": list(self.widths),
@@ -147,6 +157,8 @@ def load_model(path: Path) -> TrainedModel:
                 raise ValueError(f"its {name} {about[name]!r} is in no registry")
         flags = tuple(about.get("flags", ()))
         fill, mean, scale = (tensors.pop(f"input.{name}", None) for name in ("fill", "mean", "scale"))
+        middle, spread = tensors.pop("output.mean", None), tensors.pop("output.scale", None)
+        units = None if middle is None or spread is None else (middle, spread)
         encoding = about.get("encoding")
         encoding = None if encoding is None else tuple(Column.from_dict(fields) for fields in encoding)
         model = mlp(widths, about["activation"], "torch", 0, dtype, "cpu")
@@ -177,7 +189,9 @@ def load_model(path: Path) -> TrainedModel:
     ) as error:  # RecursionError is one
         raise FileError(f"{path} is not a model that ipdlam saved: {error}") from error
     ready = Preparation(fill, flags, mean, scale)
-    return TrainedModel(model, widths, about["activation"], about["loss"], classes, columns, label, ready, encoding)
+    return TrainedModel(
+        model, widths, about["activation"], about["loss"], classes, columns, label, ready, encoding, units
+    )
 
 
 def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ...], torch.dtype]:
@@ -194,8 +208,10 @@ def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ..
     raw = widths[0] - len(flags)
     if not all(type(place) is int and 0 <= place < raw for place in flags) or sorted(set(flags)) != flags:
         raise ValueError(f"its flags are {flags!r}")
-    if flags:
+    if flags or "input.fill" in tensors:
         shapes["input.fill"] = (raw,)
+    if "output.mean" in tensors or "output.scale" in tensors:
+        shapes |= {"output.mean": (widths[-1],), "output.scale": (widths[-1],)}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != shapes:
         wrong = next(name for name in (*shapes, *found) if found.get(name) != shapes.get(name))
@@ -204,11 +220,12 @@ def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ..
             f"{shapes.get(wrong)}"
         )
     for name, tensor in tensors.items():
-        exact = name.startswith("input.") and tensor.dtype == torch.float64
+        exact = name.startswith(("input.", "output.")) and tensor.dtype == torch.float64
         if not (exact or tensor.dtype == dtype) or not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"its tensor {name} is {tensor.dtype}, or not finite; stated is {dtype}")
-    if "input.scale" in tensors and not bool((tensors["input.scale"] > 0).all()):
-        raise ValueError("its input.scale holds a number that is not positive")
+    for name in ("input.scale", "output.scale"):
+        if name in tensors and not bool((tensors[name] > 0).all()):
+            raise ValueError(f"its {name} holds a number that is not positive")
     return tuple(widths), dtype
 
 

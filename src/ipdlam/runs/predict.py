@@ -20,7 +20,7 @@ from ipdlam.prox.probabilities import probabilities as class_probabilities
 from ipdlam.runs.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.folder import RunFolder
 from ipdlam.runs.model_file import TrainedModel, load_model
-from ipdlam.runs.problem import set_aside
+from ipdlam.runs.problem import columns_to_drop, set_aside
 from ipdlam.training.evaluation import evaluate, regression_scores
 
 
@@ -44,9 +44,10 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
     if data is not None:
         table = separator(Path(data)) is not None  # other kinds of files have no columns to choose from
         task = "regression" if trained.classes is None else "classification"
-        label = config.label if table else None
+        label = (trained.label or config.label) if table else None
+        drop = config.drop if table and trained.columns is None else None  # columns with names are found by them
         config = dataclasses.replace(
-            config, data=data, label=label, drop=None, task=task, limit=None, validation="auto"
+            config, data=data, label=label, drop=drop, task=task, limit=None, validation="auto"
         )
     found: dict[str, dict[str, Any]] = {}
     with blamed_on_settings():
@@ -57,6 +58,7 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
             label=config.label,
             task=config.task,
             dtype=torch.float64,
+            drop=columns_to_drop(config),
             gaps=True,
             encoding=trained.encoding,
         )
@@ -70,11 +72,15 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
         network, loss = Network(trained.model), LOSSES[trained.loss]()
         for name, (X, y) in parts.items():
             inputs = trained.inputs(same_columns(trained, loaded, X))
-            samples = check_samples(network, loss, inputs, same_classes(trained, loaded, y))
+            goals = same_classes(trained, loaded, y)
+            if trained.classes is None:
+                goals = trained.goals(goals).to(inputs.dtype)
+            samples = check_samples(network, loss, inputs, goals)
             scores = evaluate(trained.model, loss, samples, 8192)
             found[name] = {"samples": len(samples), "loss": scores.loss, "accuracy": scores.accuracy}
             if trained.classes is None:
-                found[name] |= regression_scores(trained.model, samples)
+                unit = None if trained.units is None else trained.units[1]
+                found[name] |= regression_scores(trained.model, samples, unit)
     return found
 
 
@@ -120,7 +126,7 @@ def predict_file(
         raise ConfigError(
             f"probabilities are for classes and the losses {', '.join(PROBABILITIES)}; {path} is {what}: leave them out"
         )
-    label = config.label if config is not None else trained.label
+    label = trained.label if config is None or config.label is None else config.label
     X = read_inputs(file, trained.columns, label, gaps=True, encoding=trained.encoding)
     try:
         outputs = trained.outputs(X)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from ipdlam.fullbatch.trainer import DLAM, IPDLAM
 from ipdlam.minibatch.batch import default_batch_size
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.initialise import mlp
-from ipdlam.network.mlp import Network
 from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
 from ipdlam.runs.config import ConfigError, TrainConfig, as_weight_proximity, blamed_on_settings
@@ -78,6 +76,11 @@ class RawSplit(NamedTuple):
     scored_on: str
 
 
+def columns_to_drop(config: TrainConfig) -> list[str]:
+    """The columns of a table that are left out, by name or number."""
+    return [name.strip() for name in (config.drop or "").split(",") if name.strip()]
+
+
 def set_aside(data: Dataset, config: TrainConfig) -> RawSplit:
     """Set validation samples aside, as the configuration says."""
     X, y = data.X[: config.limit], data.y[: config.limit]
@@ -104,7 +107,10 @@ def split(data: Dataset, config: TrainConfig) -> Split:
     """Set validation samples aside, prepare inputs and real targets, and convert them to the configured precision."""
     raw, dtype = set_aside(data, config), getattr(torch, config.dtype)
     standardize = config.standardize if config.standardize is not None else data.kind == "table"
-    prepare = Preparation.of(raw.X, standardize=standardize)
+    gaps = data.encoding is not None
+    if gaps:
+        refuse_empty_columns(data, raw.X)
+    prepare = Preparation.of(raw.X, standardize=standardize, gaps=gaps)
     targets = None if data.classes is not None else centre(raw.y)
 
     def goals(y: Tensor) -> Tensor:
@@ -116,6 +122,14 @@ def split(data: Dataset, config: TrainConfig) -> Split:
         warn_of_constants(data, raw.X, X, remedy)
     validation = raw.validation and (prepare(raw.validation[0]).to(dtype), goals(raw.validation[1]))
     return Split(X, goals(raw.y), validation, raw.scored_on, prepare, targets)
+
+
+def refuse_empty_columns(data: Dataset, X: Tensor) -> None:
+    """Refuse a column of numbers without a number: there is nothing to learn from it, and no median."""
+    empty = X.isnan().all(0).nonzero().flatten().tolist()
+    if empty:
+        name = data.inputs[empty[0]]
+        raise ConfigError(f"{data.name}: {name} holds no number in the training samples; leave it out (--drop)")
 
 
 def make_regularizer(name: str, strength: float | None) -> Regularizer | None:
@@ -145,7 +159,7 @@ class Problem:
                 task=config.task,
                 progress=progress,
                 dtype=torch.float64,
-                drop=[name.strip() for name in (config.drop or "").split(",") if name.strip()],
+                drop=columns_to_drop(config),
                 gaps=True,
             )
         self.split = split(self.data, config)
@@ -231,10 +245,8 @@ class Problem:
         return regression_scores(model, Samples(X.to(device), y.to(device), None), split.targets[1])
 
     def describe(self, model: nn.Sequential) -> TrainedModel:
-        """The trained network with all that a prediction needs; of a regression, with outputs in the targets' units."""
+        """The trained network with all that a prediction needs."""
         config, data = self.config, self.data
-        if self.split.targets is not None:
-            model = in_units(model, *self.split.targets)
         return TrainedModel(
             model,
             self.widths,
@@ -242,9 +254,10 @@ class Problem:
             config.loss,
             data.classes,
             data.columns,
-            config.label,
+            config.label if data.label is None else data.label,
             self.split.preparation,
             data.encoding,
+            self.split.targets,
         )
 
     def _outputs(self) -> int:
@@ -255,14 +268,3 @@ class Problem:
             raise ConfigError(f"{self.data.name} holds one class, {self.data.classes[0]!r}; there is nothing to learn")
         # A margin loss tells two classes by the sign of one output.
         return 1 if classes == 2 and LOSSES[self.config.loss]().classes(1) == 2 else classes
-
-
-@torch.no_grad()
-def in_units(model: nn.Sequential, mean: Tensor, scale: Tensor) -> nn.Sequential:
-    """A copy of a network that was trained on scaled targets, whose last layer gives them in their own units."""
-    found = copy.deepcopy(model)
-    last = Network(found).layers[-1].linear
-    unit, centre = (tensor.to(last.weight.device) for tensor in (scale, mean))
-    last.weight.copy_(last.weight.double() * unit.unsqueeze(1))
-    last.bias.copy_(last.bias.double() * unit + centre)
-    return found
