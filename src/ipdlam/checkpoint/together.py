@@ -35,29 +35,31 @@ def write_together(group: Group, path: Path, tensors: Mapping[str, RowStore], co
     own = {name: tensor for name, tensor in tensors.items() if group.is_first or isinstance(tensor, OwnRows)}
     size = int(group.total(state_bytes(own))[0]) + 1_000_000
 
+    begun: list[Path] = []  # what the first rank has to remove, wherever it hears that another one is lost
+
     def begin() -> Path:
         with explained(path, size, CheckpointError):
             refuse_others(path)
-            return begin_folder(path, size)
+            begun.append(begin_folder(path, size))
+        return begun[0]
 
-    temporary = group.first_does(begin)
-
-    def finish(files: list[dict[str, Any]]) -> None:
+    def finish(temporary: Path, files: list[dict[str, Any]]) -> None:
         with explained(path, size, CheckpointError):
             write_manifest(temporary, content, files)
             sync_files(temporary)
             publish_folder(path)
 
     try:
+        temporary = group.first_does(begin)
         with group.telling(), explained(path, size, CheckpointError):
             files = write_parts(temporary, own, f"{group.rank:05}-")
             for file in files:  # the others' may not be whole yet
                 sync(temporary / file["name"])
         written = [file for files in group.everyones(files) for file in files]
-        group.first_does(lambda: finish(written))
+        group.first_does(lambda: finish(temporary, written))
     except BaseException:
-        if group.is_first:
-            shutil.rmtree(temporary, ignore_errors=True)
+        for folder in begun:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
