@@ -63,6 +63,8 @@ def forward(run, X, activation=torch.relu):
     for index in range(layers):
         z = z @ tensors[f"{2 * index}.weight"].T + tensors[f"{2 * index}.bias"]
         z = activation(z) if index + 1 < layers else z
+    if "output.mean" in tensors:  # of a regression, in the units of its targets
+        z = z.double() * tensors["output.scale"] + tensors["output.mean"]
     return z
 
 
@@ -578,8 +580,10 @@ def test_evaluate_real_targets(tmp_path):
     np.savez(tmp_path / "other.npz", X=POINTS[:2], y=np.array([1, 2]))
     found = json.loads(ipdlam_run("evaluate", run, "--data", tmp_path / "other.npz", "--json")[0])
     outputs = forward(run, POINTS[:2], torch.tanh)
-    expected = 0.5 * (outputs[:, 0] - torch.tensor([1.0, 2.0])).square().mean()
-    assert found["all samples"]["loss"] == pytest.approx(float(expected), rel=1e-5)
+    errors = outputs[:, 0] - torch.tensor([1.0, 2.0])
+    unit = load_file(run / "model.safetensors")["output.scale"]  # losses are in the units of the training
+    assert found["all samples"]["loss"] == pytest.approx(float(0.5 * (errors / unit).square().mean()), rel=1e-4)
+    assert found["all samples"]["mae"] == pytest.approx(float(errors.abs().mean()), rel=1e-4)
     assert found["all samples"]["accuracy"] is None
 
 

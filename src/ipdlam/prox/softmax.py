@@ -71,13 +71,13 @@ class CrossEntropy(Loss):
         return (shift + (lam + s)).to(v.dtype)
 
     def check_targets(self, targets: Tensor) -> None:
-        if targets.shape[-1] == 1:
-            raise ValueError(
-                "CrossEntropy needs an output for every class, and the model has one; give it two or more, or use the "
-                "loss logistic for two classes, or squared for real targets"
-            )
         total = targets.sum(-1)
         if bool((targets < 0).any()) or bool(((total - 1.0).abs() > 1e-4).any()):
+            if targets.shape[-1] == 1:
+                raise ValueError(
+                    "CrossEntropy needs an output for every class, and the model has one; give it two or more, or use "
+                    "the loss logistic for two classes, or squared for real targets"
+                )
             raise ValueError(
                 "CrossEntropy needs rows of probabilities (non-negative, summing to 1), or class indices as integers"
             )
