@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from ipdlam.baselines.protocol import AlternatingBaseline, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
-from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
@@ -57,7 +57,7 @@ class ADMMState(State):
     def counters(self) -> dict[str, Any]:
         return {**super().counters(), "curvature": self.curvature}
 
-    def restore(self, counters: dict[str, Any], network: Network) -> None:
+    def restore(self, counters: dict[str, Any], network: ModelView) -> None:
         super().restore(counters, network)
         self.curvature = {str(block): float(value) for block, value in counters["curvature"].items()}
 
@@ -97,7 +97,7 @@ class DLADMM(AlternatingBaseline):
     def _begin(self, samples: Samples, validation: Samples | None) -> ADMMState:
         if samples.weight is not None:
             raise ValueError("dlADMM takes no sample_weight; leave it out")
-        W, b = self.network.read()
+        W, b, _ = self.network.read()
         z: dict[int, Tensor] = {}
         a = {0: samples.X}
         for l in self.network.numbers:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ipdlam.baselines.protocol import Baseline, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import LARGEST_RATE, check_integer, check_number, check_seed
-from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
@@ -59,7 +59,7 @@ class Descent(State):
     def counters(self) -> dict[str, Any]:
         return {**super().counters(), "has_moments": bool(self.moments())}
 
-    def restore(self, counters: dict[str, Any], network: Network) -> None:
+    def restore(self, counters: dict[str, Any], network: ModelView) -> None:
         super().restore(counters, network)
         if counters["has_moments"]:
             allocate_moments(self.optimizer)

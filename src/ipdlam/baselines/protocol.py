@@ -17,13 +17,12 @@ from ipdlam.checks import check_integer
 from ipdlam.errors import SolveError
 from ipdlam.fullbatch.state import Variables
 from ipdlam.network.linalg import all_finite
-from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView, Weights
 from ipdlam.network.objective import Objective
-from ipdlam.network.samples import ArrayLike, Loader, Samples, ValidationData, default_chunk_size
+from ipdlam.network.samples import ArrayLike, Loader, Samples, ValidationData
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.prox.registry import by_name, describe, rebuild
 from ipdlam.training.history import History
-from ipdlam.training.loop import Weights
 from ipdlam.training.state import RunState
 from ipdlam.training.trainer import CountsIterations, Trainer
 
@@ -50,7 +49,7 @@ class AlternatingState(State):
     def counters(self) -> dict[str, Any]:
         return {**super().counters(), **self.variables.counters()}
 
-    def restore(self, counters: dict[str, Any], network: Network) -> None:
+    def restore(self, counters: dict[str, Any], network: ModelView) -> None:
         super().restore(counters, network)
         self.variables.restore(counters)
 
@@ -58,10 +57,10 @@ class AlternatingState(State):
 class Baseline(Trainer[State]):
     """A way to train ``model`` in place, with the interface of :class:`ipdlam.IPDLAM`."""
 
-    def __init__(self, model: nn.Sequential, loss: str | Loss, chunk_size: int | None) -> None:
+    def __init__(self, model: nn.Module, loss: str | Loss, chunk_size: int | None) -> None:
         super().__init__(model)
         self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
-        rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
+        rows = self.network.chunk_size if chunk_size is None else chunk_size
         self.chunk_size = check_integer("chunk_size", rows, 1)
 
     @abstractmethod
@@ -129,7 +128,7 @@ class Baseline(Trainer[State]):
         return {"loss": describe("loss", self.loss, LOSSES), **self._own_settings(), "chunk_size": self.chunk_size}
 
     @classmethod
-    def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
+    def _from_settings(cls, model: nn.Module, settings: dict[str, Any]) -> Self:
         return cls(model, **{**settings, "loss": rebuild("loss", settings["loss"], LOSSES)})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ipdlam.checks import differences
 from ipdlam.distributed.group import Group, Span
 from ipdlam.errors import DistributedError
-from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView
 from ipdlam.network.samples import Samples
 
 
@@ -24,7 +24,7 @@ def refuse_mismatch(given: list[dict[str, Any]]) -> None:
 def divide(
     group: Group,
     settings: dict[str, Any],
-    network: Network,
+    network: ModelView,
     samples: Samples,
     validation: Samples | None,
     *,

@@ -22,10 +22,10 @@ from ipdlam.fullbatch.moments import MomentSums
 from ipdlam.fullbatch.orders import Block
 from ipdlam.network.linalg import aligned_empty
 from ipdlam.network.mlp import Network
+from ipdlam.network.model import Weights
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
-from ipdlam.training.loop import Weights
-from ipdlam.training.state import RunState, named
+from ipdlam.training.state import RunState
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Variables:
             shard = MemoryShard(network, samples, chunk_size)
         else:
             shard = DiskShard(network, samples, chunk_size, storage)
-        W, b = network.read()
-        W_previous, b_previous = network.read()
+        W, b, _ = network.read()
+        W_previous, b_previous, _ = network.read()
         sums = {
             l: MomentSums(
                 network[l].outputs,
@@ -126,7 +126,7 @@ class Variables:
         def of_all(rows: RowStore) -> RowStore:
             return rows if span is None else OwnRows(rows, span)
 
-        found: dict[str, RowStore] = {**named("previous.", self.W_previous, self.b_previous)}
+        found: dict[str, RowStore] = {**Weights(self.W_previous, self.b_previous).named("previous.")}
         found |= {str(block): of_all(tensor) for block, tensor in self.shard.current.items()}
         found |= {f"previous.{block}": of_all(tensor) for block, tensor in self.shard.previous.items()}
         for l, sums in self.sums.items():
@@ -164,7 +164,7 @@ class FullBatchState(RunState):
     objective: Objective | None = None
 
     def last_weights(self) -> Weights:
-        return self.variables.W, self.variables.b
+        return Weights(self.variables.W, self.variables.b)
 
     def tensors(self) -> dict[str, RowStore]:
         return {**super().tensors(), **self.variables.tensors(None if self.spans is None else self.spans[0])}

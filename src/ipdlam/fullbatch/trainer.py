@@ -19,7 +19,7 @@ from ipdlam.fullbatch.settings import PenaltyFunction, PenaltySchedule, Regulari
 from ipdlam.fullbatch.state import FullBatchState, Iterate, Variables
 from ipdlam.network.mlp import Network
 from ipdlam.network.objective import Objective
-from ipdlam.network.samples import Samples, default_chunk_size
+from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
 from ipdlam.training.trainer import CountsIterations
 
@@ -88,7 +88,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
     ) -> None:
         super().__init__(model)
         self._keep_in(storage)
-        rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
+        rows = self.network.chunk_size if chunk_size is None else chunk_size
         own = PenaltyFunction(penalty) if callable(penalty) else None
         schedule = own or PenaltySchedule(penalty, penalty_growth, penalty_max)  # type: ignore[arg-type]
         layers = len(self.network)
@@ -137,7 +137,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
         """Initialise z and a by one forward pass, and open the first iteration."""
         spans = divide(self.group, self._described(), self.network, samples, validation)
         if spans is not None:
-            W, b = self.network.read()
+            W, b, _ = self.network.read()
             self.group.same_([*W.values(), *(bias for bias in b.values() if bias is not None)])
             self.network.write(W, b)
         if self.storage is not None:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ipdlam.distributed.group import SERIAL, Group
-from ipdlam.network.mlp import Network
-from ipdlam.network.samples import INTEGERS, ArrayLike, Loader, Samples, as_tensor
+from ipdlam.network.graph import Graph
+from ipdlam.network.samples import INTEGERS, ArrayLike, Loader, Samples, as_tensor, as_words
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Part:
 
     def size_of(self, x: Tensor) -> Measure:
         """The root mean square of all entries; rows count by their share."""
-        columns = max(1, x.shape[1])
+        columns = max(1, math.prod(x.shape[1:]))
         if self.share is None:  # norms, not squares: these may be too small for the precision
             cells = max(1, self.rows) * columns
             return Measure(float(torch.linalg.vector_norm(x)), lambda norms: math.hypot(*norms) / math.sqrt(cells))
-        squares = float(torch.linalg.vector_norm(x, dim=1).square() @ self.share)
+        squares = float(torch.linalg.vector_norm(x.flatten(1), dim=1).square() @ self.share)
         return Measure(squares, lambda parts: math.sqrt(sum(parts) / columns))
 
     def size(self, x: Tensor) -> float:
@@ -132,10 +132,13 @@ class NoSamples(Samples):
     loader: Loader | None = None  # an iterable of batches; None where ``step`` is given them
 
 
-def no_samples(network: Network, loader: Loader | None = None) -> NoSamples:
+def no_samples(network: Graph, loader: Loader | None = None) -> NoSamples:
     """What a run, or a process in one batch, has where there are none."""
-    weight = network[1].linear.weight.detach()
-    return NoSamples(weight.new_zeros(0, network.inputs), weight.new_zeros(0, network.outputs), None, loader=loader)
+    weight = network.weight(1)
+    X = weight.new_zeros(0, *network.sample_shape)
+    return NoSamples(
+        X.long() if network.takes_words else X, weight.new_zeros(0, network.known_outputs), None, loader=loader
+    )
 
 
 def check_loader(X: Any, y: Any, sample_weight: Any) -> None:
@@ -158,15 +161,17 @@ def check_batch_parts(batch: Any) -> tuple[Any, ...]:
     return tuple(batch)
 
 
-def check_kinds(network: Network, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> dict[str, Tensor]:
+def check_kinds(network: Graph, x: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> dict[str, Tensor]:
     """The parts of a batch as tensors, in the model's precision and on its device; only pixels are converted."""
     given = {"x": as_tensor("x", x), "y": as_tensor("y", y)}
     if sample_weight is not None:
         given["sample_weight"] = as_tensor("sample_weight", sample_weight)
     for name, tensor in given.items():
-        if name == "x" and tensor.dtype in INTEGERS:  # pixels, as fit takes them
+        if name == "x" and network.takes_words:
+            given[name] = tensor = as_words(name, tensor)
+        elif name == "x" and tensor.dtype in INTEGERS:  # pixels, as fit takes them
             given[name] = tensor = tensor.to(network.dtype)
-        if tensor.dtype != network.dtype and (name == "x" or tensor.is_floating_point()):
+        if tensor.dtype != network.dtype and tensor.is_floating_point():
             raise TypeError(f"{name} is {tensor.dtype}, but the model is {network.dtype}; convert one of them")
         if tensor.device != network.device:
             raise ValueError(f"{name} is on {tensor.device}, but the model is on {network.device}; move one of them")

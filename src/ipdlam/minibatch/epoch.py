@@ -17,7 +17,7 @@ from ipdlam.errors import DivergenceError, SolveError
 from ipdlam.minibatch.batch import Batch, Part, check_batch_parts, length_of, no_samples
 from ipdlam.minibatch.state import MiniBatchState
 from ipdlam.network.linalg import all_finite
-from ipdlam.network.mlp import Network
+from ipdlam.network.graph import Graph
 from ipdlam.network.samples import Samples
 
 ENDED, BAD = -1, -2  # what a process says that has no more batches, or one that is to be skipped
@@ -115,7 +115,7 @@ def end_epoch(state: MiniBatchState, generator: torch.Generator) -> None:
     state.weights = network.read()
 
 
-def is_sound(network: Network) -> bool:
+def is_sound(network: Graph) -> bool:
     """Whether the model's weights are finite."""
     return all(all_finite(weight.detach()) for weight in network.model.parameters())
 

@@ -109,3 +109,45 @@ class InputMemory:
         """``a_i M^-1 a_i`` of every row, which is :attr:`freedom` on average: how unusual rows are. ``along = a U``."""
         whole: Tensor = torch.linalg.vector_norm(a, dim=1)
         return whole.square_().sub_(along.square() @ self.shrink).div_(self.damping)
+
+
+class WordMemory:
+    """How often each word occurs, and the metric of an Embedding: its frequency plus delta times the mean frequency.
+
+    A one-hot row for every word has this second moment. Rare words then go a shorter way than their own mean wish says.
+    """
+
+    def __init__(self, words: int, proximity: float, dtype: torch.dtype, device: torch.device) -> None:
+        self.proximity = proximity  # delta
+        self.samples = 0.0
+        self.freedom = 0.0
+        self.frequency = torch.zeros(words, dtype=dtype, device=device)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it remembers, but for :attr:`samples`."""
+        return {"frequency": self.frequency}
+
+    def remember(
+        self, words: Tensor, share: Tensor | None, samples: float, *, rows: int, past: bool = True
+    ) -> None:
+        """Take a batch into the running average, as :meth:`InputMemory.remember` does."""
+        most = max(REMEMBERED_BATCHES * samples, REMEMBERED_SAMPLES)
+        new = samples / (self.samples + samples)
+        self.samples = min(self.samples + samples, most)
+        each = torch.full_like(words, new / rows, dtype=self.frequency.dtype) if share is None else new * share
+        self.frequency.mul_(1.0 - new if past else 0.0).index_add_(0, words, each)
+
+    def sums(self) -> list[Tensor]:
+        """What is to be summed over processes after :meth:`remember`."""
+        return [self.frequency]
+
+    def put_back(self, sums: list[Tensor]) -> None:
+        """The sums are in their place."""
+
+    def refresh(self) -> None:
+        """The metric is the frequency itself."""
+
+    def solve(self, B: Tensor) -> Tensor:
+        """``M^-1 B``, one row a word."""
+        damping = self.proximity * float(self.frequency.mean())
+        return B / (self.frequency + max(damping, torch.finfo(B.dtype).tiny)).unsqueeze(1)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
-from ipdlam.minibatch.batch import part_of
-from ipdlam.minibatch.sweep import forward
-from ipdlam.network.mlp import Network
+import torch
+from torch import Tensor
+
+from ipdlam.minibatch.batch import Part, part_of
+from ipdlam.network.graph import Graph, as_drawing
+from ipdlam.network.layers import LayerNode, LinearNode
+from ipdlam.network.nodes import Node
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
 
@@ -16,40 +20,53 @@ START_WEIGHT = 0.1  # of the proximal term of the outputs that the start is scal
 START_SPREAD = 1.0 / 3.0  # the outputs' deviation at the start, in units of their targets'
 
 
-def rescale(network: Network, loss: Loss, batch: Samples) -> None:
+def rescale(graph: Graph, loss: Loss, batch: Samples, generator: torch.Generator | None = None) -> None:
     """Scale and shift every layer so that its outputs on the batch have mean 0 and deviation 1 over the samples.
 
     The last layer's get the mean, and a third of the deviation, of the targets of outputs of zero. Every
-    initialisation then starts from the same signal, however deep the network. Without bias there is no shift.
+    initialisation then starts from the same signal, however deep the network. Without bias there is no shift. Norms
+    and embeddings, and what is frozen, stay as they are.
     """
-    layers, a, part = len(network), batch.X, part_of(batch)
-    targets = batch.targets(loss, slice(None), network.outputs)
-    for l in network.numbers:
-        W, b = network.weight(l), network.bias(l)
-        z = a @ W.mT  # beside a bias, small inputs would be rounded off
-        mean = part.mean_row(z) if b is not None else z.new_zeros(z.shape[1])
-        deviation, size = part.complete(part.size_of(z - mean), part.size_of(z))
+    part = part_of(batch)
+    targets = batch.targets(loss, slice(None), graph.outputs)
+    last = None if graph.last is None else graph[graph.last]
+
+    def before(node: Node, inputs: list[Any]) -> None:
+        if not isinstance(node, LayerNode) or node.diagonal or not node.steps("weight"):
+            return
+        W, b = node.weight, node.bias if node.steps("bias") else None
+        shape = (-1, *(1,) * (W.ndim - 2)) if W.ndim > 2 else (-1,)  # a channel's numbers, or a unit's
+        z = node.effect(inputs[0], None, W, None)  # beside a bias, small inputs would be rounded off
+        mean = mean_of_units(z, part, node) if b is not None else z.new_zeros(len(W))
+        deviation, size = part.complete(part.size_of(z - mean.view(shape)), part.size_of(z))
         varies = deviation > CONSTANT * size
         scale, shift = torch.full_like(mean, 1.0 / deviation if varies else 1.0), torch.zeros_like(mean)
-        if l == layers:  # outputs may have units of their own
-            goal = loss._prox(targets, torch.zeros_like(z), START_WEIGHT)
+        if node is last:  # outputs may have units of their own
+            goal = loss._prox(targets, torch.zeros_like(targets), START_WEIGHT)
             centre = part.mean_row(goal)
             scale *= START_SPREAD * part.mean_row((goal - centre).square()).sqrt()
             shift = centre if b is not None else shift
-        W.mul_(scale.unsqueeze(1))
+        W.mul_(scale.view(-1, *(1,) * (W.ndim - 1)))
         if b is not None:
             torch.addcmul(shift, scale, mean, value=-1.0, out=b)
-        if l < layers:
-            a = network.activation(l).value((z - mean) * scale)
+
+    graph.run(batch.X, as_drawing(graph, generator, part.rows, part.positions), before)
 
 
-def knows_something(network: Network, loss: Loss, batch: Samples) -> bool:
+def mean_of_units(z: Tensor, part: Part, layer: LayerNode) -> Tensor:
+    """The mean of every unit, or channel, over samples and positions."""
+    if z.ndim > 2:
+        z = z.flatten(1, -2).mean(1) if isinstance(layer, LinearNode) else z.flatten(2).mean(2)
+    return part.mean_row(z)
+
+
+def knows_something(graph: Graph, loss: Loss, batch: Samples) -> bool:
     """Whether the model has been trained: its loss is much lower than with the outputs of other samples.
 
     Where those are as good, in a batch of one class, it must be much lower than that of outputs of zero.
     """
-    outputs, part = forward(network, batch.X).z[len(network)], part_of(batch)
-    targets = batch.targets(loss, slice(None), network.outputs)
+    outputs, part = graph.run(batch.X).output, part_of(batch)
+    targets = batch.targets(loss, slice(None), graph.outputs)
     others = part.of_others(outputs)  # neighbours may be alike
     own, mixed, nothing = part.complete(
         *(part.mean_of(loss.value(targets, x).unsqueeze(1)) for x in (outputs, others, torch.zeros_like(outputs)))

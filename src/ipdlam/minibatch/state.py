@@ -18,10 +18,9 @@ from ipdlam.errors import DivergenceError
 from ipdlam.minibatch.batch import NoSamples, check_kinds, no_samples
 from ipdlam.minibatch.step import Stepper
 from ipdlam.network.linalg import all_finite
-from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView, Weights
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import ArrayLike, Loader, Samples, check_samples
-from ipdlam.training.loop import Weights
 from ipdlam.training.state import RunState
 
 
@@ -47,8 +46,7 @@ class MiniBatchState(RunState):
     def last_weights(self) -> Weights:
         if self.weights is not None:
             return self.weights
-        numbers = self.stepper.network.numbers
-        return {l: self.stepper.network.weight(l) for l in numbers}, {l: self.stepper.network.bias(l) for l in numbers}
+        return self.stepper.network.own()
 
     def tensors(self) -> dict[str, RowStore]:
         return {**super().tensors(), **self.stepper.tensors(), "order": self.order}
@@ -73,9 +71,7 @@ class MiniBatchState(RunState):
 
     def everything(self) -> list[Tensor]:
         """The model's weights and all else that the next batch changes."""
-        network = self.stepper.network
-        biases = [bias for l in network.numbers if (bias := network.bias(l)) is not None]
-        return [*(network.weight(l) for l in network.numbers), *biases, *self.stepper.tensors().values()]
+        return [*self.stepper.network.own().named().values(), *self.stepper.tensors().values()]
 
     def begin_epoch(self) -> None:
         """No batch of this epoch is done."""
@@ -94,7 +90,7 @@ class MiniBatchState(RunState):
         own = {name: getattr(self, name) for name in ("position", "losses", "counted", "epoch_batches", "skipped")}
         return {**super().counters(), **own, "planned": list(self.planned), "state": self.stepper.counters()}
 
-    def restore(self, counters: dict[str, Any], network: Network) -> None:
+    def restore(self, counters: dict[str, Any], network: ModelView) -> None:
         super().restore(counters, network)
         self.weights = network.read()
         for name in ("position", "skipped"):

@@ -39,12 +39,14 @@ from torch import Tensor
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import SolveError
 from ipdlam.minibatch.batch import Measure, Part, part_of
-from ipdlam.minibatch.input_memory import InputMemory
+from ipdlam.minibatch.input_memory import InputMemory, WordMemory
 from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
 from ipdlam.minibatch.schedule import StepSchedule
-from ipdlam.minibatch.sweep import Forward, forward, output_change, sweep
+from ipdlam.minibatch.sweep import output_change, sweep
+from ipdlam.network.graph import Graph, Pass, as_drawing
+from ipdlam.network.layers import EmbeddingNode, LayerNode
 from ipdlam.network.linalg import all_finite
-from ipdlam.network.mlp import Network
+from ipdlam.network.nodes import Node
 from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.prox.registry import describe
@@ -63,6 +65,8 @@ OUTLYING = 10.0  # times the usual leverage, above which a sample counts for les
 SAMPLES_NEEDED = 8  # for every degree of freedom, for a batch to say where the last layer should be
 SMALL_BATCH = 8  # samples; directions of smaller ones are mostly noise, and steps along them shorter
 LARGEST = 1e30  # of a step: beyond it float32 overflows
+GROWN_BY = 0.7  # of the plan: from there on the penalty has its last value
+GROWN_BATCHES = 1000  # the same where nothing is planned
 FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
 
 
@@ -77,6 +81,7 @@ class StepSettings:
     penalty: float  # rho
     rank: int
     weight_decay: float
+    penalty_growth: float = 1.0  # what rho is multiplied by over the plan
 
     def __post_init__(self) -> None:
         check_number("step", self.step, low=0.0, high=LARGEST, strict=True)
@@ -86,6 +91,7 @@ class StepSettings:
             check_number(name, getattr(self, name), low=0.0)
         if self.inertia >= 1.0:
             raise ValueError(f"inertia must be below 1, got {self.inertia!r}")
+        check_number("penalty_growth", self.penalty_growth, low=1.0, high=1e9)
         check_integer("rank", self.rank, 1)
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,28 +122,32 @@ class Direction:
         """The same one as a matrix of its own."""
         return self if self.left is None else Direction(None, self.left.mT @ self.right, self.bias)
 
-    def applied(self, a: Tensor) -> Tensor:
-        """What it does to the outputs of its layer at the inputs ``a``."""
-        moved = a @ self.right.mT
-        if self.left is not None:
-            moved = moved @ self.left
+    def applied(self, layer: LayerNode, x: Tensor, kept: Any) -> Tensor:
+        """What it does to the outputs of its layer at the inputs ``x``."""
+        if self.left is None:
+            return layer.effect(x, kept, self.right, self.bias)
+        moved = (x @ self.right.mT) @ self.left
         return moved if self.bias is None else moved.add_(self.bias)
 
 
 class Stepper:
     """What the method remembers from one batch to the next: nothing of it grows with the number of samples."""
 
-    def __init__(self, network: Network, settings: StepSettings) -> None:
+    def __init__(self, network: Graph, settings: StepSettings, seed: int = 0) -> None:
         self.network, self.settings = network, settings
-        self.memories = {
-            l: InputMemory(
-                network[l].inputs, settings.rank, settings.proximity, network.bias(l) is not None, *self._kind()
-            )
-            for l in network.numbers
+        self.memories: dict[int, InputMemory | WordMemory] = {
+            l: make_memory(layer, settings, *self._kind())
+            for l, layer in enumerate(network.layers, start=1)
+            if has_memory(layer)
         }
-        W, b = network.read()
-        self.move_W = {l: torch.zeros_like(weight) for l, weight in W.items()}  # W - W_previous, but for its length
-        self.move_b = {l: None if bias is None else torch.zeros_like(bias) for l, bias in b.items()}
+        W, b, _ = network.read()
+        # W - W_previous as a matrix, but for its length; what is frozen has none
+        self.move_W = {l: torch.zeros_like(as_matrix(w)) for l, w in W.items() if network[l].steps("weight")}
+        self.move_b = {
+            l: torch.zeros_like(bias) for l, bias in b.items() if bias is not None and network[l].steps("bias")
+        }
+        # The state of the generator of what is drawn (Dropout), where something is.
+        self.draws = torch.Generator().manual_seed(seed).get_state() if network.draws else None
         self.prepared = False
         self.intact = True  # False in the middle of a batch, and for good where that fails
         self.weight_unit: float | None = None  # a sample's weight that counts as one sample; by default a batch's mean
@@ -147,6 +157,7 @@ class Stepper:
         self.rise_from = 0  # the batch from which the steps rise
         self.rows = 0.0  # samples of a usual batch, or their weights
         self.sizes = dict.fromkeys(network.numbers, 0.0)  # root mean square of z_l at the start
+        self.reaches = dict.fromkeys(network.activations, 0.0)  # the same of what activations are given
         self.norms = dict.fromkeys(network.numbers, 0.0)  # root mean square of what N_l does to z_l, on average
         self.measured = 0
         self.distance = 0.0  # root mean square of z_L* - z_L at the start
@@ -154,10 +165,10 @@ class Stepper:
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that the next batch depends on, besides the weights: its own, no copies."""
         found = {f"move.W{l}": move for l, move in self.move_W.items()}
-        found |= {f"move.b{l}": move for l, move in self.move_b.items() if move is not None}
+        found |= {f"move.b{l}": move for l, move in self.move_b.items()}
         for l, memory in self.memories.items():
             found |= {f"memory{l}.{name}": tensor for name, tensor in memory.tensors().items()}
-        return found
+        return found if self.draws is None else {**found, "draws": self.draws}
 
     def counters(self) -> dict[str, Any]:
         """Everything else that the next batch depends on, in plain JSON types."""
@@ -168,6 +179,7 @@ class Stepper:
             "rise_from": self.rise_from,
             "rows": self.rows,
             "sizes": list(self.sizes.values()),
+            "reaches": list(self.reaches.values()),
             "norms": list(self.norms.values()),
             "measured": self.measured,
             "distance": self.distance,
@@ -183,69 +195,94 @@ class Stepper:
             setattr(self, name, check_integer(name, counters[name], 0))
         self.rows = check_number("rows", counters["rows"], low=0.0)
         self.distance = check_number("distance", counters["distance"], low=0.0)
-        numbers = self.network.numbers
-        for name in ("sizes", "norms", "remembered", "freedom"):
-            if len(counters[name]) != len(numbers):
-                raise ValueError(f"it has {len(counters[name])} {name} for {len(numbers)} layers")
-            for value in counters[name]:
-                check_number(name, value, low=0.0)
-        self.sizes = dict(zip(numbers, counters["sizes"], strict=True))
-        self.norms = dict(zip(numbers, counters["norms"], strict=True))
-        for l, memory in self.memories.items():
-            memory.samples, memory.freedom = counters["remembered"][l - 1], counters["freedom"][l - 1]
+        # Perceptrons were saved without reaches: what their activations are given are the outputs of layers.
+        given = {"reaches": counters["sizes"][:-1], **counters}
+        found: dict[str, list[float]] = {}
+        for name, wanted in (
+            ("sizes", len(self.sizes)), ("reaches", len(self.reaches)), ("norms", len(self.norms)),
+            ("remembered", len(self.memories)), ("freedom", len(self.memories)),
+        ):  # fmt: skip
+            if len(given[name]) != wanted:
+                raise ValueError(f"it has {len(given[name])} {name} for {wanted} layers")
+            found[name] = [check_number(name, value, low=0.0) for value in given[name]]
+        for name in ("sizes", "reaches", "norms"):
+            setattr(self, name, dict(zip(getattr(self, name), found[name], strict=True)))
+        for memory, samples, freedom in zip(self.memories.values(), found["remembered"], found["freedom"], strict=True):
+            memory.samples, memory.freedom = samples, freedom
 
     def update(self, batch: Samples, progress: float) -> float:
         """Step the model's weights in place; the mean loss of the batch before.
 
         ``progress`` is how much of the planned training is done, from 0 to 1. A loss that is not finite makes no step.
         """
-        settings, layers, part = self.settings, len(self.network), part_of(batch)
-        W = {l: self.network.weight(l) for l in self.network.numbers}
-        passed = forward(self.network, batch.X)
-        targets = batch.targets(settings.loss, slice(None), self.network.outputs)
-        outputs = passed.z[layers]
+        settings, graph, part = self.settings, self.network, part_of(batch)
+        generator = self._generator()
+        sizes = SizesAtStart(graph, part) if self.distance == 0.0 else None  # the first batch
+        drawing = as_drawing(graph, generator, part.rows, part.positions)
+        passed = graph.run(batch.X, drawing, after=None if sizes is None else sizes.look)
+        outputs = passed.output
+        targets = batch.targets(settings.loss, slice(None), outputs.shape[1], outputs.dtype)
         measures = [part.mean_of(settings.loss.value(targets, outputs))]
         if self.scores_batches:
             measures += self._correct(batch, outputs, part)
-        if math.isfinite(measures[0].own):
-            first = output_change(settings.loss, targets, outputs, settings.penalty * (1.0 + settings.proximity))
-        else:  # nobody will need it
-            first = torch.full_like(outputs, torch.nan)
-        pull = first @ W[layers] if layers > 1 else None
-        measures += [part.size_of(x) for x in (first, pull) if x is not None]
-        if self.distance == 0.0:  # the first batch
-            measures += [part.size_of(z) for z in passed.z.values()]
+        first = self._wanted(targets, outputs, progress, math.isfinite(measures[0].own))
+        measures.append(part.size_of(first))
+        if sizes is not None:
+            measures += sizes.measures
         loss, *found = part.complete(*measures)
         if self.scores_batches:
             correct, unlabelled = found.pop(0), found.pop(0)
             self.accuracy = None if unlabelled else correct
-        distance, *sizes = found
+        distance, *rest = found
         if not math.isfinite(loss):
             return loss
         self.intact = False
-        pulled = None if pull is None else (pull, sizes.pop(0))
-        if self.distance == 0.0:
-            self.sizes, self.distance = dict(zip(passed.z, sizes, strict=True)), distance
+        if sizes is not None:
+            self.sizes, self.reaches = sizes.filled(rest)
+            self.distance = distance
         samples = self._samples_in(part)
         self._remember(passed, part, samples)
-        changes = sweep(self.network, W, passed.z, passed.a, first, settings.proximity, self.sizes, part, pulled)
         self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
         counts = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
-        directions = {}
-        for l, change in changes.items():
-            change.mul_(1.0 / part.rows if part.share is None else part.share.unsqueeze(1))
-            directions[l] = self._direction(l, change, passed.a[l - 1])
+        directions: dict[int, Direction] = {}
+
+        def receive(l: int, wish: Tensor) -> None:
+            directions[l] = self._direction(l, wish, passed, part)
+
+        sweep(graph, passed, first, settings.proximity, self.reaches, part, receive)
         directions = self._of_all(directions, part)
-        directions[layers] = self._measured(directions, passed, part, counts)
+        self._measured(directions, passed, part, counts)
         for l, direction in directions.items():
             self._move(l, direction, counts)
         far = FADING * self.distance
         # Hidden layers' directions have no size of their own. Without this they would never come to rest.
         fade = min(1.0, distance / far) if far > 0.0 else 1.0
         self._step(self.length(progress), fade)
+        graph.commit(passed)
+        if self.draws is not None and generator is not None:
+            self.draws.copy_(generator.get_state())
         self.batches += 1
         self.intact = True
         return loss
+
+    def _wanted(self, targets: Tensor, outputs: Tensor, progress: float, finite: bool) -> Tensor:
+        """``z_L* - z_L``, as long as with the first penalty where the loss is squared."""
+        if not finite:  # nobody will need it
+            return torch.full_like(outputs, torch.nan)
+        settings, weight = self.settings, self.weight(progress)
+        at_first = settings.penalty * (1.0 + settings.proximity)
+        change = output_change(settings.loss, targets, outputs, weight)
+        return change if weight == at_first else change.mul_((1.0 + weight) / (1.0 + at_first))
+
+    def weight(self, progress: float) -> float:
+        """``rho (1 + delta)``, the weight of the proximal term of the outputs.
+
+        What a step minimises is not the loss but its Moreau envelope, which is the loss in the limit of a large
+        weight. So the penalty grows over the plan, or where nothing is planned, over the first batches.
+        """
+        settings = self.settings
+        grown = min(1.0, max(progress / GROWN_BY, (self.batches - self.rise_from) / GROWN_BATCHES if progress == 0.0 else 0.0))
+        return settings.penalty * settings.penalty_growth**grown * (1.0 + settings.proximity)
 
     def _correct(self, batch: Samples, outputs: Tensor, part: Part) -> list[Measure]:
         """The part of the batch whose class the model knows, and whether some of it has no class."""
@@ -262,35 +299,55 @@ class Stepper:
         """
         settings = self.settings
         noise = min(1.0, math.sqrt(self.rows / SMALL_BATCH)) if self.rows else 1.0
-        return (
-            settings.step * noise / math.sqrt(len(self.network)) * SCHEDULE.at(self.batches - self.rise_from, progress)
-        )
+        risen = SCHEDULE.at(self.batches - self.rise_from, progress)
+        return settings.step * noise / math.sqrt(self.network.matrices) * risen
 
     def prepare(self, batch: Samples, start: str) -> None:
         """Once, on the first samples that differ: rescale the layers, unless the weights are to be kept."""
         if self.prepared:
             return
         part = part_of(batch)
-        spread, plain = batch.X - part.mean_row(batch.X), part.unweighted()
-        deviation, size = plain.complete(plain.size_of(spread), plain.size_of(batch.X))
-        if deviation <= CONSTANT * size:
-            return
+        if not batch.X.is_floating_point():  # words
+            pass
+        else:
+            rows = batch.X.flatten(1)
+            spread, plain = rows - part.mean_row(rows), part.unweighted()
+            deviation, size = plain.complete(plain.size_of(spread), plain.size_of(rows))
+            if deviation <= CONSTANT * size:
+                return
         if start == "rescale" or (start == "auto" and not knows_something(self.network, self.settings.loss, batch)):
             before, self.intact = self.network.read(), False
-            rescale(self.network, self.settings.loss, batch)
+            rescale(self.network, self.settings.loss, batch, self._generator())
             if not all(all_finite(parameter.detach()) for parameter in self.network.model.parameters()):
                 self.network.write(*before)
                 raise SolveError("the layers cannot be scaled: their outputs, or the targets, overflow")
             self.distance, self.intact = 0.0, True  # the distance is to be measured anew
         self.prepared = True
 
-    def _remember(self, passed: Forward, part: Part, samples: float) -> None:
+    def _generator(self) -> torch.Generator | None:
+        """What a pass draws from, as the last one left it."""
+        if self.draws is None:
+            return None
+        generator = torch.Generator()
+        generator.set_state(self.draws)
+        return generator
+
+    def _remember(self, passed: Pass, part: Part, samples: float) -> None:
         """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
         early = self.batches < EARLY
         if self.batches >= ALL_AT_FIRST and self.batches % (REMEMBER_EARLY if early else REMEMBER_EVERY):
             return
         for l, memory in self.memories.items():
-            memory.remember(passed.a[l - 1], part.share, samples, rows=part.rows, past=part.group.is_first)
+            layer = self.network[l]
+            if not layer.trains:
+                continue
+            x = passed.inputs(layer)[0]
+            a = layer.memory_rows(x, self.batches)
+            each = max(1, len(a) // max(1, len(x)))  # rows of one sample
+            share = part.share
+            if share is not None and each > 1:
+                share = share.repeat_interleave(each) / each
+            memory.remember(a, share, samples, rows=part.rows * each, past=part.group.is_first)
         if part.group.size > 1:
             sums = {l: memory.sums() for l, memory in self.memories.items()}
             part.group.sum_(*(tensor for own in sums.values() for tensor in own))
@@ -300,12 +357,29 @@ class Stepper:
             for memory in self.memories.values():
                 memory.refresh()
 
-    def _direction(self, l: int, change: Tensor, a: Tensor) -> Direction:
-        """``N_l``, given ``z_l* - z_l``, each sample's with its share.
+    def _direction(self, l: int, wish: Tensor, passed: Pass, part: Part) -> Direction:
+        """``N_l``, given ``z_l* - z_l``."""
+        layer = self.network[l]
+        x = passed.inputs(layer)[0]
+        kept = passed.kept[self.network.positions[l]]
+        if part.share is not None:
+            wish = wish * part.share.view(-1, *(1,) * (wish.ndim - 1))
+        scale = 1.0 / part.rows if part.share is None else 1.0
+        memory = self.memories.get(l)
+        if isinstance(memory, InputMemory) and layer.per_row and x.ndim == 2:
+            return self._matrix_direction(wish * scale, x, memory)
+        product, total = layer.product(wish, x, kept)
+        product, total = product * scale, total * scale
+        bias = total if l in self.move_b else None
+        if isinstance(memory, InputMemory):
+            if not memory.centred:
+                return Direction(None, memory.solve(product), bias)
+            right = memory.solve(product.addr_(total, memory.mean, alpha=-1.0))
+            return Direction(None, right, total - right @ memory.mean)
+        return Direction(None, product if memory is None else memory.solve(product), bias)
 
-        The metric is applied to whichever has fewer rows, the inputs or their product with the change.
-        """
-        memory = self.memories[l]
+    def _matrix_direction(self, change: Tensor, a: Tensor, memory: InputMemory) -> Direction:
+        """That of a Linear layer: the metric is applied to the inputs or to the product, whichever has fewer rows."""
         centred = a - memory.mean if memory.centred else a
         along = centred @ memory.U
         if memory.freedom > 0.0:
@@ -332,48 +406,62 @@ class Stepper:
         part.group.sum_(*(tensor for pair in pieces for tensor in pair if tensor is not None))
         return found
 
-    def _measured(self, directions: dict[int, Direction], passed: Forward, part: Part, counts: float) -> Direction:
-        """The last layer's direction, shortened where it would change the outputs by more than they were off first.
+    def _measured(self, directions: dict[int, Direction], passed: Pass, part: Part, counts: float) -> None:
+        """Shorten the last layer's direction where it would change the outputs by more than they were off at first.
 
         Every few batches, what the others would do to the outputs of their layers goes into the running averages.
         """
-        layers, hidden = len(self.network), self.network.numbers[:-1]
-        last = directions[layers]
-        measures = [part.size_of(last.applied(passed.a[layers - 1]))]
+        last = self.network.last
+        hidden = [l for l in sorted(directions) if l != last]
+        measures = []
+        if last is not None:
+            measures.append(part.size_of(self._effect(last, directions[last], passed, None)))
         measuring = self.batches < 10 or self.batches % MEASURE_EVERY == 0
         if measuring and hidden:
             here, some = part.leading(MEASURED_ROWS)
-            measures += [some.size_of(directions[l].applied(passed.a[l - 1][:here])) for l in hidden]
-        moved, *norms = part.complete(*measures)
+            measures += [some.size_of(self._effect(l, directions[l], passed, here)) for l in hidden]
+        found = list(part.complete(*measures)) if measures else []
+        moved = found.pop(0) if last is not None else 0.0
         if measuring:
             self.measured += 1
             new = max(1.0 - NORM_MEMORY, 1.0 / self.measured) * counts
-            for l, norm in zip(hidden, norms, strict=True):
+            for l, norm in zip(hidden, found, strict=True):
                 self.norms[l] += new * (norm - self.norms[l])
-        return last if moved <= self.distance else last.scaled(self.distance / moved)
+        if last is not None and moved > self.distance:
+            directions[last] = directions[last].scaled(self.distance / moved)
+
+    def _effect(self, l: int, direction: Direction, passed: Pass, rows: int | None) -> Tensor:
+        """What a direction does to the outputs of its layer for the first rows of the batch, or for all."""
+        layer = self.network[l]
+        x = passed.inputs(layer)[0]
+        kept = passed.kept[self.network.positions[l]]
+        return direction.applied(layer, x if rows is None else x[:rows], kept)
 
     def _move(self, l: int, direction: Direction, counts: float) -> None:
         """``W_hat - W`` and the new direction are one running average of directions."""
-        beta, move_b = self.settings.inertia, self.move_b[l]
-        direction.add_to(self.move_W[l], beta, (1.0 - beta) * counts)
+        beta, move_W, move_b = self.settings.inertia, self.move_W.get(l), self.move_b.get(l)
+        if move_W is not None:
+            direction.add_to(move_W, beta, (1.0 - beta) * counts)
         if move_b is not None and direction.bias is not None:
             move_b.mul_(beta).add_(direction.bias, alpha=(1.0 - beta) * counts)
 
     def _step(self, length: float, fade: float) -> None:
         """All weights along their moves; none of them where one would overflow."""
-        layers, decay = len(self.network), self.settings.weight_decay
-        lengths = {l: length * self._unit(l) * (1.0 if l == layers else fade) for l in self.network.numbers}
-        for l, move in self.move_W.items():
-            for tensor in (move, self.move_b[l]):
-                if tensor is not None and not lengths[l] * float(torch.linalg.vector_norm(tensor)) < LARGEST:
+        graph, decay = self.network, self.settings.weight_decay
+        lengths = {l: length * self._unit(l) * (1.0 if l == graph.last else fade) for l in graph.numbers}
+        for moves in (self.move_W, self.move_b):
+            for l, move in moves.items():
+                if not lengths[l] * float(torch.linalg.vector_norm(move)) < LARGEST:
                     raise SolveError(f"the step of layer {l} is not finite")
         for l, move in self.move_W.items():
-            W, b, move_b = self.network.weight(l), self.network.bias(l), self.move_b[l]
-            if decay > 0.0:
+            W = graph.weight(l)
+            if decay > 0.0 and not graph[l].diagonal:
                 W.mul_(max(0.0, 1.0 - decay * length))
-            W.add_(move, alpha=lengths[l])
-            if b is not None and move_b is not None:
-                b.add_(move_b, alpha=lengths[l])
+            W.add_(move.view(W.shape), alpha=lengths[l])
+        for l, move in self.move_b.items():
+            b = graph.bias(l)
+            assert b is not None
+            b.add_(move, alpha=lengths[l])
 
     def _unit(self, l: int) -> float:
         """How much of its direction changes the outputs of a hidden layer by as much as they measure.
@@ -381,7 +469,7 @@ class Stepper:
         The last layer's solves its problem for this batch. It goes a shorter way where the batch has few samples for
         the freedom of its inputs: it would forget what the other batches have taught.
         """
-        if l == len(self.network):
+        if l == self.network.last:
             return min(1.0, self.rows / (SAMPLES_NEEDED * max(1.0, self.memories[l].freedom)))
         return self.sizes[l] / self.norms[l] if self.norms[l] > 0.0 else 0.0
 
@@ -393,3 +481,52 @@ class Stepper:
 
     def _kind(self) -> tuple[torch.dtype, torch.device]:
         return self.network.dtype, self.network.device
+
+
+class SizesAtStart:
+    """The root mean squares of what layers give and activations are given, as a pass goes by."""
+
+    def __init__(self, graph: Graph, part: Part) -> None:
+        self.graph, self.part = graph, part
+        self.measures: list[Measure] = []
+        self.layers: list[int] = []
+        self.activations: list[int] = []
+        self.order: list[tuple[bool, int]] = []
+
+    def look(self, number: int, node: Node, inputs: list[Any], output: Any) -> None:
+        """What the pass calls after each node."""
+        if number in self.graph.layer_at:
+            self._add(True, self.graph.layer_at[number], output)
+        elif number in self.graph.activations:
+            self._add(False, number, inputs[0])
+
+    def _add(self, is_layer: bool, key: int, tensor: Tensor) -> None:
+        self.order.append((is_layer, key))
+        self.measures.append(self.part.size_of(tensor))
+
+    def filled(self, sizes: list[float]) -> tuple[dict[int, float], dict[int, float]]:
+        """The sizes by layer, and by activation."""
+        found: tuple[dict[int, float], dict[int, float]] = {}, {}
+        for (is_layer, key), size in zip(self.order, sizes, strict=True):
+            found[0 if is_layer else 1][key] = size
+        return found
+
+
+def as_matrix(W: Tensor) -> Tensor:
+    """A weight as a matrix with a row for each output; scales of a norm stay a vector."""
+    return W if W.ndim < 3 else W.reshape(len(W), -1)
+
+
+def has_memory(layer: LayerNode) -> bool:
+    """Whether the metric of a layer depends on what it has been given; that of a norm does not."""
+    return not layer.diagonal or isinstance(layer, EmbeddingNode)
+
+
+def make_memory(
+    layer: LayerNode, settings: StepSettings, dtype: torch.dtype, device: torch.device
+) -> InputMemory | WordMemory:
+    """What is to be remembered of the inputs of a layer."""
+    if isinstance(layer, EmbeddingNode):
+        return WordMemory(layer.width, settings.proximity, dtype, device)
+    centred = layer.bias is not None and layer.steps("bias")
+    return InputMemory(layer.width, settings.rank, settings.proximity, centred, dtype, device)

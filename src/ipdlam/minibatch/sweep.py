@@ -1,85 +1,80 @@
-"""A forward pass, and back down a sweep of proximal steps that says where every layer's outputs are wanted."""
+"""Back down the graph: from where the outputs are wanted to where those of every layer are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from ipdlam.minibatch.batch import Part
-from ipdlam.network.mlp import Network
-from ipdlam.prox import Activation, Loss
+from ipdlam.network.graph import Graph, Pass
+from ipdlam.network.layers import LayerNode
+from ipdlam.network.nodes import Pulling, Wish
+from ipdlam.prox import Loss
 
-REACH = 0.02  # how far the targets of hidden layers lie, in units of their outputs' size
+REACH = 0.02  # how far the targets of activations lie, in units of their inputs' size
 
-
-@dataclass(frozen=True)
-class Forward:
-    """A forward pass: ``z_l`` by layer, and ``a_l``, of which ``a_0`` is the input."""
-
-    z: dict[int, Tensor]
-    a: dict[int, Tensor]
-
-
-def forward(network: Network, X: Tensor) -> Forward:
-    """The model on a batch, every layer kept."""
-    z, a = {}, {0: X}
-    for l in network.numbers:
-        z[l] = torch.nn.functional.linear(a[l - 1], network.weight(l), network.bias(l))
-        if l < len(network):
-            a[l] = network.activation(l).value(z[l])
-    return Forward(z, a)
+Received = Callable[[int, Tensor], None]
 
 
 def output_change(loss: Loss, targets: Tensor, z: Tensor, weight: float) -> Tensor:
-    """``z* - z`` for the last layer, ``z* = argmin_x L(targets, x) + (weight / 2) ||x - z||^2``."""
+    """``z* - z`` for the outputs, ``z* = argmin_x L(targets, x) + (weight / 2) ||x - z||^2``."""
     return loss._prox(targets, z, weight).sub_(z)
 
 
-def input_change(
-    change: Tensor, W: Tensor, distance: float, part: Part | None = None, pulled: tuple[Tensor, float] | None = None
-) -> Tensor:
-    """``a* - a`` for the inputs of a layer whose outputs are to change by ``change``.
-
-    A proximal-linear step: the minimiser of the linear model of ``||z* - a W^T - b||^2 / 2`` around the inputs plus
-    ``(mu / 2) ||a* - a||^2``, that is ``change W / mu``, with the one ``mu`` that makes its root mean square
-    ``distance``, over the batch of which the samples are a ``part``. Zero where ``change W`` is. ``pulled`` is
-    ``change W``, to be overwritten, and its size, where they are known.
-    """
-    if pulled is None:
-        pull = change @ W
-        pulled = pull, (part or Part(len(pull))).size(pull)
-    pull, size = pulled
-    return pull.mul_(distance / size if size > 0.0 else 0.0)
-
-
-def hidden_change(activation: Activation, a_star: Tensor, z: Tensor, r: float) -> Tensor:
-    """``z* - z`` for a hidden layer, ``z* = argmin_x (sigma(x) - a*)^2 + r (x - z)^2``."""
-    return activation._prox(a_star, z, r).sub_(z)
-
-
 def sweep(
-    network: Network,
-    W: dict[int, Tensor],
-    z: dict[int, Tensor],
-    a: dict[int, Tensor],
+    graph: Graph,
+    passed: Pass,
     first: Tensor,
     proximity: float,
-    sizes: dict[int, float],
-    part: Part | None = None,
-    pulled: tuple[Tensor, float] | None = None,
-) -> dict[int, Tensor]:
-    """``z_l* - z_l`` of every layer, given that of the last one, ``first``.
+    reaches: Mapping[int, float],
+    part: Part,
+    receive: Received,
+) -> None:
+    """Give every layer ``l`` its wish, ``z_l* - z_l``: ``receive(l, wish)``. That for the outputs is ``first``.
 
-    ``z`` and ``a`` are those of a fresh forward pass, so that ``a_l = sigma_l(z_l)`` and ``z_l = a_(l-1) W_l^T + b_l``:
-    the z update of the paper, with the proximal weight ``r = 1 + delta``, has then nothing else to weigh against.
-    ``part`` and ``pulled`` are those of :func:`input_change`, the latter for the last layer. Every layer's targets
-    depend on the size of the pull from above, so several processes meet once for each layer below.
+    Nodes pull (:mod:`ipdlam.network.nodes`). Through a linear map the size of a wish does not matter. Before an
+    activation it is stretched until its root mean square is ``REACH`` times the size that the inputs had at the start
+    (``reaches``, by node): the step of a proximal-linear method with a weight of its own for each activation. Every
+    such size is one of the whole batch, so that several processes meet once for each activation.
+
+    Where paths meet (below a residual connection), wishes add up as they would without the stretching. To this end
+    each has a ``scale``: divided by it, it is what it would be if all stretches were 1, and an active ReLU passed all
+    of it.
     """
-    changes = {len(network): first}
-    for l in range(len(network), 1, -1):
-        a_star = input_change(changes[l], W[l], REACH * sizes[l - 1], part, pulled).add_(a[l - 1])
-        changes[l - 1] = hidden_change(network.activation(l - 1), a_star, z[l - 1], 1.0 + proximity)
-        pulled = None
-    return changes
+    numbers = {id(layer): l for l, layer in enumerate(graph.layers, start=1)}
+    wishes: dict[int, tuple[Wish, float]] = {len(graph.nodes) - 1: (first, 1.0)}
+    for number in range(len(graph.nodes) - 1, 0, -1):
+        node = graph.nodes[number]
+        if number not in wishes:
+            continue
+        wish, scale = wishes.pop(number)
+        if isinstance(node, LayerNode) and node.trains and isinstance(wish, Tensor):
+            receive(numbers[id(node)], wish)
+        if not any(node.wanted):
+            continue
+        pulling = Pulling()
+        if not node.linear:
+            assert isinstance(wish, Tensor)
+            size, r = part.size(wish), 1.0 + proximity
+            pulling = Pulling(r, REACH * reaches[number] / size if size > 0.0 else 0.0)
+            scale *= (pulling.stretch or 1.0) / (1.0 + r)
+        pulled = node.pull(wish, passed.inputs(node), passed.values[number], passed.kept[number], pulling)
+        for source, wanted, new in zip(node.sources, node.wanted, pulled, strict=True):
+            if wanted and new is not None:
+                wishes[source] = added(wishes[source], (new, scale)) if source in wishes else (new, scale)
+
+
+def added(one: tuple[Wish, float], other: tuple[Wish, float]) -> tuple[Wish, float]:
+    """Two wishes for the same value, the other one brought to the scale of the first."""
+    (a, scale), (b, other_scale) = one, other
+    if isinstance(a, dict) or isinstance(b, dict):
+        assert isinstance(a, dict)
+        assert isinstance(b, dict)
+        both = dict(a)
+        for place, tensor in b.items():
+            new = tensor * (scale / other_scale)
+            both[place] = both[place] + new if place in both else new
+        return both, scale
+    return torch.add(a, b, alpha=scale / other_scale), scale

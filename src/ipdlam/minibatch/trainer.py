@@ -22,8 +22,9 @@ from ipdlam.minibatch.batch import NoSamples, check_loader, default_batch_size, 
 from ipdlam.minibatch.epoch import everyones_part, finish_epoch, joined, take
 from ipdlam.minibatch.state import MiniBatchState, fill_stepper
 from ipdlam.minibatch.step import Stepper, StepSettings
+from ipdlam.network.graph import Graph
 from ipdlam.network.objective import Objective
-from ipdlam.network.samples import ArrayLike, Samples, default_chunk_size, is_array
+from ipdlam.network.samples import ArrayLike, Samples, is_array
 from ipdlam.prox import LOSSES, Loss
 from ipdlam.prox.registry import by_name, rebuild
 from ipdlam.training.evaluation import evaluate
@@ -92,12 +93,14 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     """
 
     saved_as = "MiniBatchIPDLAM"
+    view = Graph
+    network: Graph
     trains_together = True
     start_is_training = False
 
     def __init__(
         self,
-        model: nn.Sequential,
+        model: nn.Module,
         *,
         loss: str | Loss = "squared",
         step: float = 0.5,
@@ -123,7 +126,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         self.start_from, self.bad_batches = start, bad_batches
         self.horizon = None if horizon is None else check_integer("horizon", horizon, 1)
-        rows = default_chunk_size(self.network) if chunk_size is None else chunk_size
+        rows = self.network.chunk_size if chunk_size is None else chunk_size
         self.chunk_size = check_integer("chunk_size", rows, 1)
 
     @torch.no_grad()
@@ -217,7 +220,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         }
 
     @classmethod
-    def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
+    def _from_settings(cls, model: nn.Module, settings: dict[str, Any]) -> Self:
         return cls(model, **{**settings, "loss": rebuild("loss", settings["loss"], LOSSES)})
 
     def _described(self) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""An ``nn.Sequential`` seen as the layers of the method; what has no exact update is refused by name and position."""
+"""A perceptron seen as the layers of the paper's method; what has no exact update is refused by name and position."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +11,27 @@ from torch import Tensor, nn
 
 from ipdlam.checks import fields_of
 from ipdlam.errors import UnsupportedModelError
+from ipdlam.network.model import START_ANEW, ModelView
+from ipdlam.network.nodes import Activate, Call, Input, Reshape, Same
+from ipdlam.network.layers import LinearNode
+from ipdlam.network.trace import trace, unwrapped
 from ipdlam.prox import ACTIVATIONS, Activation, Identity
 
+MINI_BATCHES = "ipdlam.MiniBatchIPDLAM trains models with it"
 REMEDIES = {
-    "Dropout": "remove it; against overfitting, MiniBatchIPDLAM has weight_decay, IPDLAM has regularizer, and fit of "
-    "both has patience with validation_data",
-    "BatchNorm1d": "remove it and standardise the inputs. MiniBatchIPDLAM brings the outputs of each layer to mean "
-    "0 and deviation 1 when it starts",
     "Softmax": 'remove it: loss="cross_entropy" applies the softmax itself',
     "LogSoftmax": 'remove it: loss="cross_entropy" applies the softmax itself',
-    "Flatten": "remove it and give X as a matrix, X.reshape(len(X), -1)",
-}
-
-
-START_ANEW = "call start(X, y) to train the model as it is"
+    "Flatten": "it can only come first",
+    **{
+        kind: f"the paper's method has Linear layers and activations alone; {MINI_BATCHES}"
+        for kind in (
+            "Conv1d", "Conv2d", "MaxPool1d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "BatchNorm1d", "BatchNorm2d",
+            "LayerNorm", "GroupNorm", "Dropout", "Dropout2d", "Embedding",
+        )
+    },
+}  # fmt: skip
+CHUNK_BYTES = 12_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
+MAX_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,17 @@ class Layer:
         return self.linear.out_features
 
 
-class Network:
-    """The layers of a model, numbered from 1 as in the paper."""
+class Network(ModelView):
+    """The layers of a perceptron, numbered from 1 as in the paper; a Flatten before them takes samples of any shape."""
 
-    def __init__(self, model: nn.Sequential) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.layers = read_layers(model)
+        self.core = unwrapped(model) if isinstance(model, nn.Module) else model
+        self.layers, self._flattens = read_layers(self.core)
         check_parameters(self.layers)
         self.kind = (self.dtype, self.device)
+        self.inputs = self.layers[0].inputs
+        self.outputs = self.layers[-1].outputs
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -67,25 +76,13 @@ class Network:
         return self.layers[layer - 1]
 
     @property
-    def numbers(self) -> range:
-        """1 ... L."""
-        return range(1, len(self.layers) + 1)
+    def flattens(self) -> bool:
+        return self._flattens
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.layers[0].linear.weight.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.layers[0].linear.weight.device
-
-    @property
-    def inputs(self) -> int:
-        return self.layers[0].inputs
-
-    @property
-    def outputs(self) -> int:
-        return self.layers[-1].outputs
+    def chunk_size(self) -> int:
+        widest = max(max(layer.inputs, layer.outputs) for layer in self.layers)
+        return max(64, min(MAX_CHUNK, CHUNK_BYTES // (widest * self.dtype.itemsize)))
 
     def activation(self, layer: int) -> Activation:
         """The activation of a hidden layer."""
@@ -94,26 +91,17 @@ class Network:
         return activation
 
     def weight(self, layer: int) -> Tensor:
-        """``W_l``, the model's own."""
         return self[layer].linear.weight.detach()
 
     def bias(self, layer: int) -> Tensor | None:
-        """``b_l``, the model's own."""
         bias: Tensor | None = self[layer].linear.bias
         return None if bias is None else bias.detach()
 
-    def in_full_precision(self) -> AbstractContextManager[Any]:
-        """What is computed inside has the model's own precision, also where the caller has autocast switched on."""
-        return torch.autocast(self.device.type, enabled=False)
+    def place(self, layer: int) -> str:
+        return f"module {self[layer].name} (Linear)"
 
-    def refuse_changes(self, *, hooks: bool) -> None:
-        """Refuse to go on with a model that is no longer the one that was read: what was replaced is not trained.
-
-        ``hooks`` may be there where the model itself is called.
-        """
-        if not hooks:
-            self.refuse_hooks()
-        now = read_layers(self.model)
+    def refuse_replaced(self) -> None:
+        now, _ = read_layers(self.core)
         for before, layer in zip(self.layers, now, strict=False):
             if before.marks != layer.marks:  # an activation of the user's need not know when it equals another
                 what = "is another layer" if before.linear is not layer.linear else "has another name or activation"
@@ -122,30 +110,8 @@ class Network:
             raise RuntimeError(
                 f"the model has {len(now)} layers, but had {len(self.layers)} when the run was started; {START_ANEW}"
             )
-        if (self.dtype, self.device) != self.kind:
-            raise RuntimeError(
-                f"the model is {self.dtype} on {self.device}, but was {self.kind[0]} on {self.kind[1]} when the run "
-                f"was started; {START_ANEW}"
-            )
-
-    def refuse_beyond(self, **settings: float) -> None:
-        """Refuse settings that the numbers of the model are multiplied by, and cannot hold."""
-        for name, value in settings.items():
-            if value > torch.finfo(self.dtype).max:
-                raise ValueError(f"{name} is {value:g}, which is beyond {self.dtype}; give less, or a model in float64")
-
-    def refuse_hooks(self) -> None:
-        """Refuse forward hooks: the updates of the method do not call them, and a forward pass to evaluate would."""
-        for name, module in self.model.named_modules():
-            if module._forward_hooks or module._forward_pre_hooks:
-                where = f"module {name} ({type(module).__name__})" if name else "the model"
-                raise UnsupportedModelError(
-                    f"{where} has a forward hook, which the updates of the method do not call; remove it until the "
-                    "training is over (the handle that registering it gave has remove())"
-                )
 
     def to_dict(self) -> dict[str, Any]:
-        """The architecture in plain JSON types."""
         return {
             "dtype": str(self.dtype).removeprefix("torch."),
             "layers": [
@@ -159,41 +125,13 @@ class Network:
             ],
         }
 
-    def read(self) -> tuple[dict[int, Tensor], dict[int, Tensor | None]]:
-        """Copies of the weights and biases, by layer."""
-        for layer in self.layers:
-            for name, parameter in layer.linear.named_parameters():
-                if not bool(torch.isfinite(parameter.detach()).all()):
-                    raise UnsupportedModelError(
-                        f"module {layer.name} (Linear): its {name} holds NaN or infinity; initialise the model again"
-                    )
-        W = {l: self[l].linear.weight.detach().clone() for l in self.numbers}
-        b = {l: None if self[l].linear.bias is None else self[l].linear.bias.detach().clone() for l in self.numbers}
-        return W, b
-
-    def write(self, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> None:
-        """Copy weights and biases into the model, in place, all of them even if Ctrl-C comes in between."""
-        try:
-            self._copy(W, b)
-        except KeyboardInterrupt:
-            self._copy(W, b)
-            raise
-
-    @torch.no_grad()
-    def _copy(self, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> None:
-        for l in self.numbers:
-            linear, bias = self[l].linear, b[l]
-            linear.weight.copy_(W[l])
-            if bias is not None:
-                linear.bias.copy_(bias)
-
 
 def describe_activation(activation: Activation) -> dict[str, Any]:
     """Its class and parameters in plain JSON types."""
     return {"name": type(activation).__name__, **fields_of(activation)}
 
 
-def flatten(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+def flatten(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The modules of a Sequential in order, nested ones opened, with their dotted positions."""
     for name, module in model._modules.items():  # named_children() would hide a module that is used twice
         if type(module) is nn.Sequential:
@@ -202,29 +140,38 @@ def flatten(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Mo
             yield f"{prefix}{name}", module
 
 
-def read_layers(model: nn.Sequential) -> tuple[Layer, ...]:
-    """Pairs of Linear and activation; two Linear layers in a row have the identity between them."""
-    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
-        raise UnsupportedModelError(
-            f"model must be an nn.Sequential of Linear layers and activations, got {type(model).__name__}"
-        )
+def read_layers(model: nn.Module) -> tuple[tuple[Layer, ...], bool]:
+    """Pairs of Linear and activation, and whether samples are flattened first.
+
+    Two Linear layers in a row have the identity between them.
+    """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModelError(f"model must be an nn.Module, got {type(model).__name__}")
+    if type(model).forward is nn.Sequential.forward:
+        given = list(flatten(model))
+        flattens = bool(given) and isinstance(given[0][1], nn.Flatten) and given[0][1].start_dim == 1
+        pieces = given[1:] if flattens else given
+    else:
+        pieces, flattens = traced_layers(model)
     by_module = {activation.module: activation for activation in ACTIVATIONS.values() if hasattr(activation, "module")}
     found: list[tuple[str, nn.Linear, Activation | None]] = []
-    for name, module in flatten(model):
+    name, module = "", model
+    for name, module in pieces:
         if type(module) is nn.Linear:
             if found and found[-1][2] is None:
                 found[-1] = (*found[-1][:2], Identity())
             found.append((name, module, None))
-        elif type(module) in by_module:
+        elif type(module) in by_module or isinstance(module, Activation):
             if not found or found[-1][2] is not None:
                 raise UnsupportedModelError(
                     f"module {name} ({type(module).__name__}) must follow a Linear layer, "
                     f"but {'another activation stands before it' if found else 'it comes first'}"
                 )
             try:
-                found[-1] = (*found[-1][:2], by_module[type(module)].from_module(module))
+                known = module if isinstance(module, Activation) else by_module[type(module)].from_module(module)
             except ValueError as error:
                 raise UnsupportedModelError(f"module {name} ({type(module).__name__}): {error}") from error
+            found[-1] = (*found[-1][:2], known)
         else:
             kind = type(module).__name__
             remedy = REMEDIES.get(
@@ -238,7 +185,32 @@ def read_layers(model: nn.Sequential) -> tuple[Layer, ...]:
             f"module {name} ({type(module).__name__}) ends the model, but the last layer must be Linear: "
             "the loss acts on z_L itself; remove it"
         )
-    return tuple(Layer(name, linear, activation) for name, linear, activation in found)
+    return tuple(Layer(name, linear, activation) for name, linear, activation in found), flattens
+
+
+def traced_layers(model: nn.Module) -> tuple[list[tuple[str, Any]], bool]:
+    """The same of a model with a forward of its own, if that is a chain."""
+    found: list[tuple[str, Any]] = []
+    flattens = False
+    for number, node in enumerate(trace(model)):
+        name = node.place.removeprefix("module ").partition(" (")[0]
+        chained = [source for source in node.sources if source == number - 1]
+        if isinstance(node, Input):
+            continue
+        if isinstance(node, Reshape) and not found:
+            flattens = True
+        elif isinstance(node, Same) and chained:
+            continue
+        elif isinstance(node, LinearNode) and (chained or flattens and not found):
+            found.append((name, node.module))
+        elif isinstance(node, Activate) and chained:
+            found.append((name, node.activation))
+        elif not (isinstance(node, Call) and not found):  # x.shape of x.view(x.shape[0], -1)
+            raise UnsupportedModelError(
+                f"{node.place} is not supported: the paper's method has Linear layers and activations alone, one after "
+                f"the other; {MINI_BATCHES}"
+            )
+    return found, flattens
 
 
 def check_parameters(layers: tuple[Layer, ...]) -> None:
@@ -255,37 +227,46 @@ def check_parameters(layers: tuple[Layer, ...]) -> None:
                 f"module {before.name} has {before.outputs} outputs but module {layer.name} takes {layer.inputs} inputs"
             )
         for kind in ("weight", "bias"):
-            where = f"module {layer.name} (Linear): its {kind}"
-            parameter = layer.linear._parameters.get(kind)
-            if parameter is None:
-                if getattr(layer.linear, kind, None) is not None:
-                    raise UnsupportedModelError(
-                        f"{where} is computed from other parameters; remove the parametrization"
-                    )
-                continue
-            if parameter.device.type == "meta":
-                raise UnsupportedModelError(
-                    f"{where} is on the meta device and holds no values; "
-                    "call model.to_empty(device='cpu') and initialise it"
-                )
-            if parameter.is_inference() and not torch.is_inference_mode_enabled():
-                raise UnsupportedModelError(
-                    f"{where} was made in torch.inference_mode() and cannot be changed outside of it; make the model "
-                    "without that mode, or take copy.deepcopy(model)"
-                )
-            if parameter.dtype not in (torch.float32, torch.float64):
-                raise UnsupportedModelError(f"{where} is {parameter.dtype}; call model.float() or model.double()")
-            if not parameter.requires_grad:
-                raise UnsupportedModelError(
-                    f"{where} is frozen (requires_grad=False), but the method updates every layer; unfreeze it"
-                )
-            if (parameter.dtype, parameter.device) != (first.dtype, first.device):
-                raise UnsupportedModelError(
-                    f"{where} is {parameter.dtype} on {parameter.device}, "
-                    f"the first layer is {first.dtype} on {first.device}; use one of each"
-                )
-            if parameter.data_ptr() in owners and parameter.numel():
-                raise UnsupportedModelError(
-                    f"{where} is shared with {owners[parameter.data_ptr()]}; tied weights are not supported"
-                )
-            owners[parameter.data_ptr()] = f"module {layer.name} ({kind})"
+            check_parameter(f"module {layer.name} (Linear)", layer.linear, kind, first, owners, frozen=False)
+
+
+def check_parameter(
+    place: str, module: nn.Module, kind: str, first: Tensor, owners: dict[int, str], *, frozen: bool
+) -> None:
+    """Refuse a parameter that cannot be changed in place, or is not of the kind of the ``first`` one.
+
+    ``owners`` are those seen so far, by address. Where ``frozen`` ones are allowed, they stay as they are.
+    """
+    where = f"{place}: its {kind}"
+    parameter = module._parameters.get(kind)
+    if parameter is None:
+        if isinstance(getattr(module, kind, None), Tensor):
+            raise UnsupportedModelError(f"{where} is computed from other parameters; remove the parametrization")
+        return
+    if parameter.device.type == "meta":
+        raise UnsupportedModelError(
+            f"{where} is on the meta device and holds no values; "
+            "call model.to_empty(device='cpu') and initialise it"
+        )
+    if parameter.is_inference() and not torch.is_inference_mode_enabled():
+        raise UnsupportedModelError(
+            f"{where} was made in torch.inference_mode() and cannot be changed outside of it; make the model "
+            "without that mode, or take copy.deepcopy(model)"
+        )
+    if parameter.dtype not in (torch.float32, torch.float64):
+        raise UnsupportedModelError(f"{where} is {parameter.dtype}; call model.float() or model.double()")
+    if not frozen and not parameter.requires_grad:
+        raise UnsupportedModelError(
+            f"{where} is frozen (requires_grad=False), but the method updates every layer; unfreeze it, or use "
+            "ipdlam.MiniBatchIPDLAM, which keeps it as it is"
+        )
+    if (parameter.dtype, parameter.device) != (first.dtype, first.device):
+        raise UnsupportedModelError(
+            f"{where} is {parameter.dtype} on {parameter.device}, "
+            f"the first layer is {first.dtype} on {first.device}; use one of each"
+        )
+    if parameter.data_ptr() in owners and parameter.numel():
+        raise UnsupportedModelError(
+            f"{where} is shared with {owners[parameter.data_ptr()]}; tied weights are not supported"
+        )
+    owners[parameter.data_ptr()] = f"{place.partition(' (')[0]} ({kind})"

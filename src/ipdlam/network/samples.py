@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.network.linalg import CACHE_LINE, all_finite
-from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView
 from ipdlam.prox import Loss
 
 
@@ -48,8 +48,6 @@ ValidationData = Union[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike, 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
 
-CHUNK_BYTES = 12_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
-MAX_CHUNK = 8192
 NO_VALIDATION_DATA = "validation_data must be (X, y) or (X, y, sample_weight), or an iterable of such batches"
 ROWS_AT_A_TIME = 4096  # when all samples are looked at before a run
 
@@ -97,9 +95,9 @@ class Samples:
             return self.goals(rows)
         return loss.decode(self.goals(rows)) if self.encoded else None
 
-    def targets(self, loss: Loss, rows: slice, outputs: int) -> Tensor:
-        """What the loss compares the outputs of some rows with."""
-        return loss.encode(self.goals(rows), outputs, self.X.dtype) if self.labelled else self.goals(rows)
+    def targets(self, loss: Loss, rows: slice, outputs: int, dtype: torch.dtype | None = None) -> Tensor:
+        """What the loss compares the outputs of some rows with; inputs that are words have not their ``dtype``."""
+        return loss.encode(self.goals(rows), outputs, dtype or self.X.dtype) if self.labelled else self.goals(rows)
 
     def rows(self, chunk_size: int) -> list[slice]:
         """Consecutive slices of at most ``chunk_size`` rows."""
@@ -220,7 +218,7 @@ def digest(array: Tensor, pieces: Iterable[Tensor] | None = None) -> str:
 
 
 def check_samples(
-    network: Network,
+    network: ModelView,
     loss: Loss,
     X: ArrayLike,
     y: ArrayLike,
@@ -237,13 +235,17 @@ def check_samples(
     """
     given = as_given if mapped else as_tensor
     X, y = given(f"{prefix}X", X), given(f"{prefix}y", y)
+    if network.flattens and len(X.shape) > 2 and not isinstance(X, RowSource):
+        X = X.reshape(X.shape[0], -1)
     check_shapes(network, X, y, prefix, part=part)
 
     def elsewhere(width: int) -> Tensor | None:
         return torch.empty(X.shape[0], width, dtype=network.dtype, device="meta") if mapped else None
 
-    X_rows = MappedRows(f"{prefix}X", X, lambda rows, first: to_model(f"{prefix}X", rows, network, first))
+    X_rows = MappedRows(f"{prefix}X", X, lambda rows, first: to_inputs(f"{prefix}X", rows, network, first))
     inputs = X_rows.checked(elsewhere(X.shape[1]))
+    if network.inputs is None and len(inputs):
+        network.try_on(inputs)
     weight = None
     if sample_weight is not None:
         weight = check_weight(f"{prefix}sample_weight", sample_weight, X.shape, network, part=part)
@@ -264,13 +266,13 @@ def check_samples(
     return Samples(inputs, goals, weight, encoded and y_rows is not None)
 
 
-def check_shapes(network: Network, X: ArrayLike, y: ArrayLike, prefix: str, *, part: bool = False) -> None:
+def check_shapes(network: ModelView, X: ArrayLike, y: ArrayLike, prefix: str, *, part: bool = False) -> None:
     """Refuse what is not one row of inputs and one target for every sample."""
-    if len(X.shape) != 2:
+    if len(X.shape) != 2 and (network.inputs is not None or len(X.shape) < 2):
         raise ValueError(
             f"{prefix}X must be a matrix with one row a sample, got shape {shape(X)}; X.reshape(len(X), -1) makes one"
         )
-    if X.shape[1] != network.inputs:
+    if network.inputs is not None and X.shape[1] != network.inputs:
         raise ValueError(f"{prefix}X has shape {shape(X)}, but the first layer takes {network.inputs} inputs a row")
     if X.shape[0] == 0 and not part:
         raise ValueError(f"{prefix}X is empty (shape {shape(X)}); give at least one sample")
@@ -374,7 +376,21 @@ def shape(array: ArrayLike) -> str:
     return str(tuple(array.shape))
 
 
-def to_model(name: str, tensor: Tensor, network: Network, first: int = 0) -> Tensor:
+def to_inputs(name: str, tensor: Tensor, network: ModelView, first: int = 0) -> Tensor:
+    """Inputs as the model takes them: numbers in its precision, or words."""
+    if network.takes_words:
+        return as_words(name, tensor).to(network.device)
+    return to_model(name, tensor, network, first)
+
+
+def as_words(name: str, tensor: Tensor) -> Tensor:
+    """Integers, for a model that begins with an Embedding."""
+    if tensor.dtype not in INTEGERS:
+        raise TypeError(f"{name} is {tensor.dtype}, but the model begins with an Embedding, which takes integers")
+    return tensor.long()
+
+
+def to_model(name: str, tensor: Tensor, network: ModelView, first: int = 0) -> Tensor:
     """The tensor in the model's precision and on its device; NaN, infinity and overflow are refused by place.
 
     ``first`` is the number of its first row, where it is a part.
@@ -395,7 +411,7 @@ def to_model(name: str, tensor: Tensor, network: Network, first: int = 0) -> Ten
     return converted
 
 
-def to_labels(name: str, labels: Tensor, loss: Loss, network: Network) -> Tensor:
+def to_labels(name: str, labels: Tensor, loss: Loss, network: ModelView) -> Tensor:
     """Class indices within range, on the model's device."""
     outputs = network.outputs
     classes = loss.classes(outputs)
@@ -410,7 +426,7 @@ def to_labels(name: str, labels: Tensor, loss: Loss, network: Network) -> Tensor
     return labels.to(network.device)
 
 
-def real_targets(name: str, targets: Tensor, network: Network, first: int = 0) -> Tensor:
+def real_targets(name: str, targets: Tensor, network: ModelView, first: int = 0) -> Tensor:
     """One row of targets for every sample, as the model has its numbers."""
     outputs = network.outputs
     if targets.ndim == 1 and outputs == 1:
@@ -424,7 +440,7 @@ def real_targets(name: str, targets: Tensor, network: Network, first: int = 0) -
 
 
 def check_weight(
-    name: str, sample_weight: ArrayLike, inputs: Sequence[int], network: Network, *, part: bool = False
+    name: str, sample_weight: ArrayLike, inputs: Sequence[int], network: ModelView, *, part: bool = False
 ) -> Tensor:
     """One non-negative weight for every sample, not all of them zero unless a part; ``inputs`` is the shape of X."""
     weight = as_tensor(name, sample_weight)
@@ -439,12 +455,6 @@ def check_weight(
     if not (part or bool((ready > 0).any())):
         raise ValueError(f"{name} is zero for every sample in {network.dtype}; at least one must count")
     return ready
-
-
-def default_chunk_size(network: Network) -> int:
-    """Rows to a chunk when the user does not say."""
-    widest = max(max(layer.inputs, layer.outputs) for layer in network.layers)
-    return max(64, min(MAX_CHUNK, CHUNK_BYTES // (widest * network.dtype.itemsize)))
 
 
 def as_given(name: str, array: ArrayLike) -> ArrayLike:

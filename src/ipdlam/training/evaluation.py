@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.distributed.group import SERIAL, Group
+from ipdlam.network.model import evaluating
 from ipdlam.network.objective import weighted_sum
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
@@ -36,15 +37,15 @@ class Evaluation:
         return Evaluation(total_loss, None if self.correct is None else correct, count)
 
 
-def evaluate(model: nn.Sequential, loss: Loss, samples: Samples, chunk_size: int) -> Evaluation:
+def evaluate(model: nn.Module, loss: Loss, samples: Samples, chunk_size: int) -> Evaluation:
     """Run the model on the samples, chunk by chunk."""
     total_loss = correct = total_weight = 0.0
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(model):
         for rows in samples.rows(chunk_size):
             weight = None if samples.weight is None else samples.weight[rows]
             outputs = model(samples.inputs(rows))
             total_weight += rows.stop - rows.start if weight is None else float(weight.double().sum())
-            total_loss += weighted_sum(loss.value(samples.targets(loss, rows, outputs.shape[1]), outputs), weight)
+            total_loss += weighted_sum(loss.value(samples.targets(loss, rows, outputs.shape[1], outputs.dtype), outputs), weight)
             labels = samples.labels(loss, rows)
             if labels is not None:
                 correct += weighted_sum(loss.predict(outputs) == labels, weight)
@@ -52,7 +53,7 @@ def evaluate(model: nn.Sequential, loss: Loss, samples: Samples, chunk_size: int
 
 
 def scores(
-    model: nn.Sequential,
+    model: nn.Module,
     loss: Loss,
     samples: Samples,
     validation: Samples | None,
@@ -76,7 +77,8 @@ def regression_scores(model: nn.Module, samples: Samples, unit: Tensor | None = 
     is None.
     """
     rows = samples.rows(8192)
-    outputs = torch.cat([model(samples.inputs(part)).double().cpu() for part in rows])
+    with evaluating(model):
+        outputs = torch.cat([model(samples.inputs(part)).double().cpu() for part in rows])
     goals = torch.cat([samples.goals(part).double().cpu() for part in rows])
     errors = (outputs - goals) * (1.0 if unit is None else unit.double().cpu())
     spread = (goals - goals.mean(0)).square().mean(0)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Union
-
-from torch import Tensor
+from typing import Any
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.distributed.group import SERIAL, Group
 from ipdlam.errors import StopTraining, is_out_of_memory
-from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView, Weights
 from ipdlam.training.history import History, Record
 
 Callback = Callable[[Record], Any]
-Weights = tuple[dict[int, Tensor], dict[int, Union[Tensor, None]]]  # W and b by layer
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def check_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
 
 def run_loop(
     step: Callable[[bool], Record],
-    network: Network,
+    network: ModelView,
     history: History,
     stopping: Stopping,
     callbacks: Iterable[Callback],

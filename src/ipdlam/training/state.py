@@ -13,16 +13,10 @@ from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
 from ipdlam.distributed.group import SERIAL, Group, Span
 from ipdlam.network.linalg import all_finite
-from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView, Weights
 from ipdlam.network.samples import Samples
 from ipdlam.training.history import History, Record
-from ipdlam.training.loop import Progress, Weights
-
-
-def named(prefix: str, W: dict[int, Tensor], b: dict[int, Tensor | None]) -> dict[str, Tensor]:
-    """Weights and biases by name, without the biases that are not there."""
-    found = {f"{prefix}W{l}": tensor for l, tensor in W.items()}
-    return found | {f"{prefix}b{l}": tensor for l, tensor in b.items() if tensor is not None}
+from ipdlam.training.loop import Progress
 
 
 def add_digests(parts: Sequence[dict[str, tuple[str, int] | None]]) -> dict[str, str | None]:
@@ -60,16 +54,16 @@ class RunState(ABC):
 
     @abstractmethod
     def last_weights(self) -> Weights:
-        """W and b of the last finished iteration: the run's own, no copies. The model may hold others."""
+        """What the last finished iteration left: the run's own, no copies. The model may hold others."""
 
     def named_weights(self) -> dict[str, Tensor]:
         """The weights and biases of the last finished iteration, by name."""
-        return named("", *self.last_weights())
+        return self.last_weights().named()
 
     def tensors(self) -> dict[str, RowStore]:
         """Every tensor on which the rest of the run depends, by name: the run's own, no copies."""
         best = self.progress.best_weights
-        return {**self.named_weights(), **({} if best is None else named("best.", *best))}
+        return {**self.named_weights(), **({} if best is None else best.named("best."))}
 
     def fingerprints(self) -> dict[str, Any]:
         """What tells the data of this run from others."""
@@ -129,7 +123,7 @@ class RunState(ABC):
             "unimproved": self.progress.unimproved,
         }
 
-    def restore(self, counters: dict[str, Any], network: Network) -> None:
+    def restore(self, counters: dict[str, Any], network: ModelView) -> None:
         """Make this the run with these counters, whose :meth:`tensors` remain to be filled."""
         self.iteration, self.seconds = int(counters["iteration"]), float(counters["seconds"])
         if self.iteration != len(counters["history"]):

@@ -11,7 +11,7 @@ import dataclasses
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -28,6 +28,7 @@ from ipdlam.distributed.agreement import refuse_mismatch
 from ipdlam.distributed.group import SERIAL, Group, current_group
 from ipdlam.errors import CheckpointError, DivergenceError
 from ipdlam.network.mlp import Network
+from ipdlam.network.model import ModelView
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import ArrayLike, Loader, Samples, ValidationData, check_samples, is_array, validation_parts
 from ipdlam.prox import Loss
@@ -35,7 +36,7 @@ from ipdlam.training.callbacks import ProgressBar
 from ipdlam.training.evaluation import scores
 from ipdlam.training.history import History, Record
 from ipdlam.training.loop import Callback, Stopping, check_callbacks, run_loop
-from ipdlam.training.state import RunState, named
+from ipdlam.training.state import RunState
 from ipdlam.version import __version__
 
 S = TypeVar("S", bound=RunState)
@@ -55,14 +56,18 @@ class Trainer(ABC, Generic[S]):
     chunk_size: int  # samples evaluated at a time
     group: Group = SERIAL  # the processes that train the model together
 
-    def __init__(self, model: nn.Sequential) -> None:
-        self.network = Network(model)
+    view: ClassVar[Callable[[nn.Module], ModelView]] = Network  # how it sees a model
+    network: Any  # that view of its model
+
+    def __init__(self, model: nn.Module) -> None:
+        self.network = self._view(model)
         self._state: S | None = None
 
     @property
-    def model(self) -> nn.Sequential:
+    def model(self) -> nn.Module:
         """The model being trained."""
-        return self.network.model
+        model: nn.Module = self.network.model
+        return model
 
     @property
     def history(self) -> History:
@@ -82,7 +87,7 @@ class Trainer(ABC, Generic[S]):
 
     @classmethod
     @abstractmethod
-    def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
+    def _from_settings(cls, model: nn.Module, settings: dict[str, Any]) -> Self:
         """The inverse of :meth:`settings_dict`."""
 
     @abstractmethod
@@ -188,7 +193,7 @@ class Trainer(ABC, Generic[S]):
     def load(
         cls,
         path: str | PathLike[str],
-        model: nn.Sequential,
+        model: nn.Module,
         X: ArrayLike | Loader | None = None,
         y: ArrayLike | None = None,
         *,
@@ -217,7 +222,7 @@ class Trainer(ABC, Generic[S]):
         return trainer
 
     @classmethod
-    def _made_by(cls, checkpoint: Checkpoint, model: nn.Sequential) -> Self:
+    def _made_by(cls, checkpoint: Checkpoint, model: nn.Module) -> Self:
         """A trainer with the settings of a checkpoint of such a model; the model is left as it is."""
         content = checkpoint.content
         with checkpoint.understood():
@@ -260,9 +265,9 @@ class Trainer(ABC, Generic[S]):
             if changed:
                 raise CheckpointError(f"the settings of {checkpoint.path} have changed: {'; '.join(changed)}")
             if X is None:
-                W, b = self.network.read()
-                checkpoint.copy_into(named("", W, b), only=True)
-                self.network.write(W, b)
+                weights = self.network.read()
+                checkpoint.copy_into(weights.named(), only=True)
+                self.network.write(*weights)
             elif kind != "exact":
                 raise CheckpointError(
                     f"{checkpoint.path} is a light checkpoint, which holds the weights alone; load it without data and "
@@ -327,9 +332,13 @@ class Trainer(ABC, Generic[S]):
         with self.group.telling(), self.network.in_full_precision():
             yield
 
-    def _read_again(self) -> Network:
+    def _view(self, model: nn.Module) -> ModelView:
+        """The model as this trainer sees it."""
+        return type(self).view(model)
+
+    def _read_again(self) -> ModelView:
         """The model as it is now: it may have been converted or changed since the trainer was made."""
-        return Network(self.model)
+        return self._view(self.model)
 
     def _check_data(
         self,
