@@ -22,6 +22,7 @@ from ipdlam.fullbatch.orders import Block, Plan, Visit, reverse
 from ipdlam.fullbatch.passes import objective_of, pass_over, solve_weights, update
 from ipdlam.fullbatch.settings import PenaltySchedule, resolve_settings
 from ipdlam.fullbatch.state import Variables
+from ipdlam.network.model import Weights
 from ipdlam.network.linalg import all_finite, gain
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
@@ -86,7 +87,7 @@ class BatchByBatch(AlternatingBaseline):
 
     def _begin(self, samples: Samples, validation: Samples | None) -> AlternatingState:
         variables = Variables.begin(self.network, samples, self.settings.chunk_size, constant_input=False)
-        return AlternatingState(samples, validation, (dict(variables.W), dict(variables.b)), variables)
+        return AlternatingState(samples, validation, Weights(dict(variables.W), dict(variables.b)), variables)
 
     @torch.no_grad()
     def _advance(self, state: State) -> None:

@@ -29,6 +29,7 @@ from ipdlam.checks import check_number
 from ipdlam.fullbatch.orders import Block
 from ipdlam.fullbatch.state import Variables
 from ipdlam.fullbatch.updates import aim_z, update_a, update_b, update_hidden_z, update_W
+from ipdlam.network.model import Weights
 from ipdlam.network.linalg import gain
 from ipdlam.network.objective import Objective, Tally, squared_distance, weighted_sum
 from ipdlam.network.samples import Samples
@@ -79,7 +80,7 @@ class BCD(AlternatingBaseline):
     def _begin(self, samples: Samples, validation: Samples | None) -> BCDState:
         variables = Variables.begin(self.network, samples, self.chunk_size)
         v = variables.shard.current[Block("z", len(self.network))].clone()
-        return BCDState(samples, validation, (dict(variables.W), dict(variables.b)), variables, v)
+        return BCDState(samples, validation, Weights(dict(variables.W), dict(variables.b)), variables, v)
 
     @torch.no_grad()
     def _advance(self, state: State) -> None:

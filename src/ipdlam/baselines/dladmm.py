@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from ipdlam.baselines.protocol import AlternatingBaseline, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
-from ipdlam.network.model import ModelView
+from ipdlam.network.model import ModelView, Weights
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
@@ -105,7 +105,7 @@ class DLADMM(AlternatingBaseline):
             if l < len(self.network):
                 a[l] = self.network.activation(l).value(z[l]).clone()  # the identity gives z itself
         dual = torch.zeros_like(z[len(self.network)])
-        return ADMMState(samples, validation, (W, b), dict(W), dict(b), z, a, dual, {})
+        return ADMMState(samples, validation, Weights(W, b), dict(W), dict(b), z, a, dual, {})
 
     @torch.no_grad()
     def _advance(self, state: State) -> None:

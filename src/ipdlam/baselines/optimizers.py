@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,9 @@ from torch.optim import Optimizer
 from ipdlam.baselines.protocol import Baseline, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import LARGEST_RATE, check_integer, check_number, check_seed
+from ipdlam.network.graph import Graph
 from ipdlam.network.model import ModelView
+from ipdlam.network.trace import as_in_training
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss
@@ -143,11 +146,12 @@ class BackPropagation(CountsEpochs[State], Baseline):
     """
 
     saved_as = "BackPropagation"
+    view = Graph
     start_is_training = False  # the first optimizer of a process makes torch load modules, which takes a second or two
 
     def __init__(
         self,
-        model: nn.Sequential,
+        model: nn.Module,
         optimizer: str | Callable[..., Optimizer] = "adam",
         *,
         loss: str | Loss = "squared",
@@ -182,7 +186,7 @@ class BackPropagation(CountsEpochs[State], Baseline):
 
     def _begin(self, samples: Samples, validation: Samples | None) -> Descent:
         """A new optimizer, and the seed's first order."""
-        optimizer = self.make_optimizer(self.model.parameters(), lr=self.learning_rate)
+        optimizer = self.make_optimizer(self._trained(), lr=self.learning_rate)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer {self.optimizer} must make a torch.optim.Optimizer, got {optimizer!r}")
         order = torch.Generator().manual_seed(self.seed).get_state()
@@ -191,7 +195,8 @@ class BackPropagation(CountsEpochs[State], Baseline):
     def _advance(self, state: State) -> None:
         assert isinstance(state, Descent)
         try:
-            state.loss = self._epoch(state)
+            with as_in_training(self.network.core), self._draws(state):
+                state.loss = self._epoch(state)
         finally:
             self.model.zero_grad(set_to_none=True)
 
@@ -200,6 +205,20 @@ class BackPropagation(CountsEpochs[State], Baseline):
         assert isinstance(state, Descent)
         layers = len(self.network)
         return Objective(0.0, state.loss, 0.0, (0.0,) * layers, (0.0,) * (layers - 1), 0.0)
+
+    @contextmanager
+    def _draws(self, state: Descent) -> Iterator[None]:
+        """What Dropout draws depends on the seed and the epoch alone, so that a resumed run draws the same."""
+        if not self.network.draws:
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed + (state.iteration << 20))
+            yield
+
+    def _trained(self) -> list[nn.Parameter]:
+        """The parameters that are not frozen."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     @torch.enable_grad()
     def _epoch(self, run: Descent) -> float:
@@ -213,7 +232,8 @@ class BackPropagation(CountsEpochs[State], Baseline):
             batch = samples.picked(order[rows])
             run.optimizer.zero_grad(set_to_none=True)
             outputs = self.model(batch.X)
-            losses = self.loss.value(batch.targets(self.loss, slice(None), outputs.shape[1]), outputs)
+            targets = batch.targets(self.loss, slice(None), outputs.shape[1], outputs.dtype)
+            losses = self.loss.value(targets, outputs)
             mean = losses.mean() if batch.weight is None else losses @ (batch.weight / batch.weight.sum())
             mean.backward()  # type: ignore[no-untyped-call]
             run.optimizer.step()

@@ -22,7 +22,7 @@ from ipdlam.fullbatch.moments import MomentSums
 from ipdlam.fullbatch.orders import Block
 from ipdlam.network.linalg import aligned_empty
 from ipdlam.network.mlp import Network
-from ipdlam.network.model import Weights
+from ipdlam.network.model import ModelView, Weights
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
 from ipdlam.training.state import RunState
@@ -174,7 +174,7 @@ class FullBatchState(RunState):
         own = {"objective": dataclasses.asdict(self.objective)}
         return {**super().counters(), **own, **self.variables.counters()}
 
-    def restore(self, counters: dict[str, Any], network: Network) -> None:
+    def restore(self, counters: dict[str, Any], network: ModelView) -> None:
         super().restore(counters, network)
         self.objective = Objective.from_dict(counters["objective"])
         self.variables.restore(counters)

@@ -72,7 +72,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
 
     def __init__(
         self,
-        model: nn.Sequential,
+        model: nn.Module,
         *,
         loss: str | Loss = "squared",
         regularizer: RegularizerLike | Sequence[RegularizerLike] = "ridge",
@@ -164,7 +164,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
         return self.settings.to_dict()
 
     @classmethod
-    def _from_settings(cls, model: nn.Sequential, settings: dict[str, Any]) -> Self:
+    def _from_settings(cls, model: nn.Module, settings: dict[str, Any]) -> Self:
         trainer = cls(model)
         trainer._adopt(Settings.from_dict(settings))
         return trainer
@@ -208,6 +208,7 @@ class IPDLAM(CountsIterations[FullBatchState]):
                 "new one"
             )
         network.refuse_beyond(inertia=max(self.settings.inertia), proximity=self.settings.proximity)
+        assert isinstance(network, Network)
         return network
 
 
@@ -221,7 +222,7 @@ class DLAM(IPDLAM):
 
     def __init__(
         self,
-        model: nn.Sequential,
+        model: nn.Module,
         *,
         loss: str | Loss = "squared",
         regularizer: RegularizerLike | Sequence[RegularizerLike] = "ridge",

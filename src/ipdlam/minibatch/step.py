@@ -281,8 +281,9 @@ class Stepper:
         weight. So the penalty grows over the plan, or where nothing is planned, over the first batches.
         """
         settings = self.settings
-        grown = min(1.0, max(progress / GROWN_BY, (self.batches - self.rise_from) / GROWN_BATCHES if progress == 0.0 else 0.0))
-        return settings.penalty * settings.penalty_growth**grown * (1.0 + settings.proximity)
+        unplanned = (self.batches - self.rise_from) / GROWN_BATCHES if progress == 0.0 else 0.0
+        growth = math.pow(settings.penalty_growth, min(1.0, max(progress / GROWN_BY, unplanned)))
+        return settings.penalty * growth * (1.0 + settings.proximity)
 
     def _correct(self, batch: Samples, outputs: Tensor, part: Part) -> list[Measure]:
         """The part of the batch whose class the model knows, and whether some of it has no class."""

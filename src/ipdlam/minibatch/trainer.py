@@ -107,6 +107,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         inertia: float = 0.7,
         proximity: float = 3.0,
         penalty: float = 0.1,
+        penalty_growth: float = 1.0,
         rank: int = 64,
         weight_decay: float = 0.0,
         batch_size: int | None = None,
@@ -118,7 +119,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     ) -> None:
         super().__init__(model)
         self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
-        self.settings = StepSettings(self.loss, step, inertia, proximity, penalty, rank, weight_decay)
+        self.settings = StepSettings(self.loss, step, inertia, proximity, penalty, rank, weight_decay, penalty_growth)
         self.batch_size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
         self.seed = check_seed(seed)
         for name, value, known in (("start", start, STARTS), ("bad_batches", bad_batches, BAD_BATCHES)):

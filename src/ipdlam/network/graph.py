@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.network.layers import BatchNormNode, EmbeddingNode, LayerNode, LinearNode
-from ipdlam.network.mlp import check_parameter, describe_activation
+from ipdlam.network.mlp import CHUNK_BYTES, MAX_CHUNK, check_parameter, describe_activation
 from ipdlam.network.model import START_ANEW, ModelView
 from ipdlam.network.nodes import Activate, Drawing, Input, MaxPool, Node, Reshape, Same
-from ipdlam.network.trace import is_layer, trace, unwrapped
+from ipdlam.network.trace import trace, unwrapped
 
-CHUNK_NUMBERS = 3_000_000  # of the widest layer of a chunk: small enough for the cache
 IMAGE_CHUNK = 250  # samples, where the layers do not say how large they are
 
 
@@ -40,14 +39,14 @@ class Graph(ModelView):
         self.model = model
         self.core = unwrapped(model)
         self.nodes = pooled_before_activation(trace(self.core))
-        self.layers = tuple(node for node in self.nodes if is_layer(node))
+        self.layers = tuple(node for node in self.nodes if isinstance(node, LayerNode) and node.weight is not None)
         self._check_layers()
         self.consumers = [0] * len(self.nodes)
         for node in self.nodes:
             for source in node.sources:
                 self.consumers[source] += 1
-        self.layer_at = {number: self.layers.index(node) + 1 for number, node in enumerate(self.nodes) if is_layer(node)}  # type: ignore[arg-type]
-        self.positions = {l: number for number, l in self.layer_at.items()}
+        self.positions = {l: self.nodes.index(layer) for l, layer in enumerate(self.layers, start=1)}  # among the nodes
+        self.layer_at = {number: l for l, number in self.positions.items()}
         self.activations = tuple(number for number, node in enumerate(self.nodes) if isinstance(node, Activate))
         self.kind = (self.dtype, self.device)
         self.marks = self._mark()
@@ -58,6 +57,10 @@ class Graph(ModelView):
         self.inputs = first.width if self.chain is not None and isinstance(first, LinearNode) else None
         self._outputs = None if self.last is None else len(self.layers[self.last - 1].weight)
         self.sample_shape: tuple[int, ...] = (self.inputs or 0,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what comes out of a pickle, is traced anew: nodes hold functions, which cannot be saved."""
+        return reread, (self.model, self._outputs, self.sample_shape)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -112,7 +115,7 @@ class Graph(ModelView):
         if self.chain is None:
             return IMAGE_CHUNK
         widest = max(max(layer.width, len(layer.weight)) for layer in self.layers)
-        return max(64, min(8192, CHUNK_NUMBERS * 4 // self.dtype.itemsize // widest))
+        return max(64, min(MAX_CHUNK, CHUNK_BYTES // (widest * self.dtype.itemsize)))
 
     def run(
         self,
@@ -254,12 +257,24 @@ class Graph(ModelView):
                 if found and found[-1]["activation"] is None:
                     found[-1]["activation"] = {"name": "Identity"}
                 inputs, outputs, bias = node.width, len(node.weight), node.bias is not None
+                if found and found[-1]["outputs"] != inputs:
+                    before, here = (layer.place.partition(" (")[0] for layer in (self.layers[len(found) - 1], node))
+                    raise UnsupportedModelError(
+                        f"{before} has {found[-1]['outputs']} outputs but {here} takes {inputs} inputs"
+                    )
                 found.append({"inputs": inputs, "outputs": outputs, "bias": bias, "activation": None})
             elif isinstance(node, Activate) and found and found[-1]["activation"] is None:
                 found[-1]["activation"] = describe_activation(node.activation)
             elif not isinstance(node, Same):
                 return None
         return found
+
+
+def reread(model: nn.Module, outputs: int | None, sample_shape: tuple[int, ...]) -> Graph:
+    """The graph of a model that has been tried on samples."""
+    graph = Graph(model)
+    graph._outputs, graph.sample_shape = outputs, sample_shape
+    return graph
 
 
 def _settings(module: nn.Module) -> tuple[Any, ...]:

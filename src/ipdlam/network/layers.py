@@ -23,15 +23,23 @@ GOLDEN = 0.6180339887498949
 aten = torch.ops.aten
 
 
+def in_training(module: nn.Module, model: nn.Module) -> bool:
+    """Whether a module is to compute as in training: not if it alone was put in evaluation mode.
+
+    A model that is in that mode as a whole is trained all the same.
+    """
+    return module.training or not model.training
+
+
 class LayerNode(Node):
     """A node with a weight and perhaps a bias; those that are frozen stay as they are."""
 
     diagonal = False  # whether the metric has a number for every weight instead of a matrix
     per_row = True  # whether each row of the inputs is one row of the metric, and has one row of outputs
 
-    def __init__(self, place: str, sources: Sequence[int], module: nn.Module) -> None:
+    def __init__(self, place: str, sources: Sequence[int], module: nn.Module, model: nn.Module) -> None:
         super().__init__(place, sources)
-        self.module = module
+        self.module, self.model = module, model  # and the model that it is a part of
 
     @property
     def weight(self) -> Tensor:
@@ -112,8 +120,9 @@ class ConvNode(LayerNode):
     per_row = False
     POSITIONS = 2048  # rows of the memory from a batch, some of each image
 
-    def __init__(self, place: str, sources: Sequence[int], module: nn.Conv1d | nn.Conv2d) -> None:
-        super().__init__(place, sources, module)
+    def __init__(self, place: str, sources: Sequence[int], module: nn.Module, model: nn.Module) -> None:
+        super().__init__(place, sources, module, model)
+        assert isinstance(module, (nn.Conv1d, nn.Conv2d))
         if module.padding_mode != "zeros":
             raise UnsupportedModelError(
                 f"{place}: padding_mode {module.padding_mode!r} is not supported; use 'zeros', or pad in a step of its own"
@@ -238,14 +247,14 @@ class BatchNormNode(NormNode):
 
     module: Any
 
-    def __init__(self, place: str, sources: Sequence[int], module: nn.Module) -> None:
-        super().__init__(place, sources, module)
+    def __init__(self, place: str, sources: Sequence[int], module: nn.Module, model: nn.Module) -> None:
+        super().__init__(place, sources, module, model)
         self.eps = float(self.module.eps)
 
     @property
     def by_batch(self) -> bool:
         """Whether the statistics are the batch's; a module that was put in evaluation mode has its own."""
-        return bool(self.module.training) or self.module.running_mean is None
+        return in_training(self.module, self.model) or self.module.running_mean is None
 
     def run(self, inputs: Sequence[Any], drawing: Drawing | None) -> tuple[Any, Any]:
         x = inputs[0]
@@ -364,8 +373,8 @@ class EmbeddingNode(LayerNode):
     per_row = False
     module: Any
 
-    def __init__(self, place: str, sources: Sequence[int], module: nn.Module) -> None:
-        super().__init__(place, sources, module)
+    def __init__(self, place: str, sources: Sequence[int], module: nn.Module, model: nn.Module) -> None:
+        super().__init__(place, sources, module, model)
         if self.module.max_norm is not None or self.module.scale_grad_by_freq or self.module.sparse:
             raise UnsupportedModelError(
                 f"{place}: max_norm, scale_grad_by_freq and sparse are not supported; make the Embedding without them"

@@ -38,6 +38,10 @@ class ModelView(ABC):
     outputs: int  # numbers the model gives for a sample
 
     @abstractmethod
+    def __init__(self, model: nn.Module) -> None:
+        """Read the model; what cannot be trained is refused by name, place and remedy."""
+
+    @abstractmethod
     def __len__(self) -> int:
         """L, the number of layers."""
 

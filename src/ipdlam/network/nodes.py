@@ -138,7 +138,7 @@ def pieces(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     room = 1 + sum((size - 1) * stride for size, stride in zip(first.shape, first.stride(), strict=True))
     if first.numel() <= PIECE or not alike or room != first.numel():
         return [tensors]
-    flat = (tensor.as_strided((tensor.numel(),), (1,)).split(PIECE) for tensor in tensors)
+    flat = (torch.split(tensor.as_strided((tensor.numel(),), (1,)), PIECE) for tensor in tensors)
     return zip(*flat, strict=True)
 
 
@@ -354,7 +354,7 @@ class Local(Call):
                 values[place] = tensor
             return self.call(values)
 
-        found, adjoint = torch.func.vjp(at, *(inputs[place] for place in free))
+        found, adjoint = torch.func.vjp(at, *(inputs[place] for place in free))  # type: ignore[misc]
         return found, (free, adjoint, found)
 
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.network import nodes
-from ipdlam.network.layers import KINDS, LayerNode
+from ipdlam.network.layers import KINDS, in_training
 from ipdlam.prox import ACTIVATIONS, Activation
 
 REMEDIES = {
@@ -206,12 +206,12 @@ class Reader:
                     f"{place} is used twice in the forward pass; layers that share their weights are not supported"
                 )
             self.owners[id(module)] = name
-            return KINDS[type(module)](place, sources, module)
+            return KINDS[type(module)](place, sources, module, self.model)
         if any(True for _ in module.parameters()):
             kind = type(module).__name__
             remedy = REMEDIES.get(kind, f"layers with parameters are {known_layers()}")
             raise UnsupportedModelError(f"{place} is not supported: {remedy}")
-        return self._parameterless(place, sources, module, node, lambda: bool(module.training))
+        return self._parameterless(place, sources, module, node, lambda: in_training(module, self.model))
 
     def _parameterless(
         self, place: str, sources: Sequence[int], module: nn.Module, node: fx.Node, active: Callable[[], bool]
@@ -223,7 +223,7 @@ class Reader:
             return nodes.Same(place, sources)
         if kind in self.activations:
             return nodes.Activate(place, sources, self._activation(place, module))
-        if kind in POOLS and not module.return_indices:  # type: ignore[truthy-function]
+        if kind in POOLS and not module.return_indices:  
             window = {name: getattr(module, name) for name in ("kernel_size", "padding", "dilation", "ceil_mode")}
             window["stride"] = module.kernel_size if module.stride is None else module.stride
             return nodes.MaxPool(place, sources, POOLS[kind], window)
@@ -289,7 +289,7 @@ class Reader:
         dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
         if not isinstance(parts, (list, tuple)) or not all(isinstance(part, fx.Node) for part in parts):
             raise UnsupportedModelError(f"{place}: what it puts together is not a list of tensors")
-        return nodes.Concatenate(place, [self.numbers[part] for part in parts], int(dim))  # type: ignore[arg-type,index]
+        return nodes.Concatenate(place, [self.numbers[part] for part in parts], int(dim))  # type: ignore[arg-type]
 
     def _is_tuple(self, node: Any) -> bool:
         """Whether a node gives several tensors: known functions do."""
@@ -313,7 +313,7 @@ class Reader:
             def value(source: fx.Node) -> Any:
                 return values[places[source]]
 
-            return fx.node.map_arg(positional, value), fx.node.map_arg(named, value)  # type: ignore[return-value]
+            return fx.node.map_arg(positional, value), fx.node.map_arg(named, value)
 
         return filled
 
@@ -341,7 +341,7 @@ def _method(name: Any) -> Callable[..., Any]:
 
 
 def _function_of(target: Any) -> Callable[..., Any]:
-    return operator.add if target is operator.iadd else target  # type: ignore[no-any-return]
+    return operator.add if target is operator.iadd else target
 
 
 def _names_of(function: Any, kind: type[nn.Module]) -> list[str]:
@@ -367,8 +367,3 @@ def _word(argument: Any) -> str:
 
 def _named(arguments: Mapping[str, Any]) -> str:
     return "".join(f", {name}={_word(value)}" for name, value in arguments.items())
-
-
-def is_layer(node: nodes.Node) -> bool:
-    """Whether a node has parameters to train or to keep."""
-    return isinstance(node, LayerNode) and node.weight is not None

@@ -11,7 +11,7 @@ import dataclasses
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -56,11 +56,11 @@ class Trainer(ABC, Generic[S]):
     chunk_size: int  # samples evaluated at a time
     group: Group = SERIAL  # the processes that train the model together
 
-    view: ClassVar[Callable[[nn.Module], ModelView]] = Network  # how it sees a model
+    view: ClassVar[type[ModelView]] = Network  # how it sees a model
     network: Any  # that view of its model
 
     def __init__(self, model: nn.Module) -> None:
-        self.network = self._view(model)
+        self.network = self.view(model)
         self._state: S | None = None
 
     @property
@@ -332,13 +332,9 @@ class Trainer(ABC, Generic[S]):
         with self.group.telling(), self.network.in_full_precision():
             yield
 
-    def _view(self, model: nn.Module) -> ModelView:
-        """The model as this trainer sees it."""
-        return type(self).view(model)
-
-    def _read_again(self) -> ModelView:
+    def _read_again(self) -> Any:
         """The model as it is now: it may have been converted or changed since the trainer was made."""
-        return self._view(self.model)
+        return self.view(self.model)
 
     def _check_data(
         self,
