@@ -143,7 +143,9 @@ def test_for_small_changes_the_wishes_are_the_gradient(name: str, loss: str, mon
     LOSSES[loss]().value(goal, model(X)).sum().backward()
     for l in graph.numbers:
         module = graph[l].module
-        assert cosine(found[l][0].flatten(), -module.weight.grad.flatten()) == pytest.approx(1.0, abs=1e-5), graph.place(l)
+        assert cosine(found[l][0].flatten(), -module.weight.grad.flatten()) == pytest.approx(1.0, abs=1e-5), (
+            graph.place(l)
+        )
         if graph.bias(l) is not None and module.bias.grad.norm() > 1e-10:  # before a norm a bias does nothing
             assert cosine(found[l][1], -module.bias.grad) == pytest.approx(1.0, abs=1e-5), graph.place(l)
 

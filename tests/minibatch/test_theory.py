@@ -10,41 +10,44 @@ from torch import Tensor, nn
 
 import ipdlam
 from ipdlam.minibatch import sweep as targets
+from ipdlam.minibatch.batch import Part
 from ipdlam.minibatch.step import Stepper, StepSettings
-from ipdlam.minibatch.sweep import forward
-from ipdlam.network.mlp import Network
+from ipdlam.network.graph import Graph, as_drawing
 from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES
 
 LARGE = 1e7  # a penalty at which the prox of a loss is its gradient, to seven digits
 
 
-def network(activation: type[nn.Module], widths: tuple[int, ...] = (6, 9, 8, 7, 3)) -> Network:
+def network(activation: type[nn.Module], widths: tuple[int, ...] = (6, 9, 8, 7, 3)) -> Graph:
     torch.manual_seed(3)
     modules: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
         modules += [nn.Linear(inputs, outputs), activation()]
-    return Network(nn.Sequential(*modules[:-1]).double())
+    return Graph(nn.Sequential(*modules[:-1]).double())
 
 
-def gradients(net: Network, loss: str, X: Tensor, goal: Tensor) -> dict[int, Tensor]:
+def gradients(net: Graph, loss: str, X: Tensor, goal: Tensor) -> dict[int, Tensor]:
     """The negative gradient of the summed loss by every layer's z, by autograd."""
     z, a = {}, X
-    for l in net.numbers:
-        z[l] = nn.functional.linear(a, net[l].linear.weight, net[l].linear.bias)
-        z[l].retain_grad()
-        a = z[l] if l == len(net) else net.activation(l).value(z[l])
+    for module in net.model:
+        a = module(a)
+        if isinstance(module, nn.Linear):
+            z[len(z) + 1] = a
+            a.retain_grad()
     LOSSES[loss]().value(goal, a).sum().backward()
     return {l: -tensor.grad for l, tensor in z.items()}
 
 
-def changes(net: Network, loss: str, X: Tensor, goal: Tensor, proximity: float, penalty: float) -> dict[int, Tensor]:
+def changes(net: Graph, loss: str, X: Tensor, goal: Tensor, proximity: float, penalty: float) -> dict[int, Tensor]:
     """The targets' distance from the forward pass, layer by layer."""
+    found: dict[int, Tensor] = {}
     with torch.no_grad():
-        passed = forward(net, X)
-        first = targets.output_change(LOSSES[loss](), goal, passed.z[len(net)], penalty * (1.0 + proximity))
-        W = {l: net.weight(l) for l in net.numbers}
-        return targets.sweep(net, W, passed.z, passed.a, first, proximity, dict.fromkeys(net.numbers, 1.0))
+        passed = net.run(X, as_drawing(net, None, len(X), None))
+        first = targets.output_change(LOSSES[loss](), goal, passed.output, penalty * (1.0 + proximity))
+        reaches = dict.fromkeys(net.activations, 1.0)
+        targets.sweep(net, passed, first, proximity, reaches, Part(len(X)), found.__setitem__)
+    return found
 
 
 def data(loss: str) -> tuple[Tensor, Tensor]:
@@ -75,7 +78,7 @@ def test_for_other_activations_one_layer_below_the_factor_lies_within_its_bounds
     delta = 3.0
     net, (X, goal) = network(activation, (6, 9, 3)), data("squared")
     found, wanted = changes(net, "squared", X, goal, delta, LARGE), gradients(net, "squared", X, goal)
-    pull = found[2] @ net[2].linear.weight.detach()
+    pull = found[2] @ net[2].weight
     size = targets.REACH / float(pull.square().mean().sqrt())  # 1 / mu
     factor = found[1] / (wanted[1] / (LARGE * (1.0 + delta)) * size)
     assert float(factor.min()) >= 1.0 / (2.0 + delta) - 1e-3

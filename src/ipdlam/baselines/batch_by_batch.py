@@ -22,8 +22,8 @@ from ipdlam.fullbatch.orders import Block, Plan, Visit, reverse
 from ipdlam.fullbatch.passes import objective_of, pass_over, solve_weights, update
 from ipdlam.fullbatch.settings import PenaltySchedule, resolve_settings
 from ipdlam.fullbatch.state import Variables
-from ipdlam.network.model import Weights
 from ipdlam.network.linalg import all_finite, gain
+from ipdlam.network.model import Weights
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss

@@ -29,8 +29,8 @@ from ipdlam.checks import check_number
 from ipdlam.fullbatch.orders import Block
 from ipdlam.fullbatch.state import Variables
 from ipdlam.fullbatch.updates import aim_z, update_a, update_b, update_hidden_z, update_W
-from ipdlam.network.model import Weights
 from ipdlam.network.linalg import gain
+from ipdlam.network.model import Weights
 from ipdlam.network.objective import Objective, Tally, squared_distance, weighted_sum
 from ipdlam.network.samples import Samples
 from ipdlam.prox import Loss

@@ -17,9 +17,9 @@ from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import LARGEST_RATE, check_integer, check_number, check_seed
 from ipdlam.network.graph import Graph
 from ipdlam.network.model import ModelView
-from ipdlam.network.trace import as_in_training
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
+from ipdlam.network.trace import as_in_training
 from ipdlam.prox import Loss
 from ipdlam.training.history import Record
 from ipdlam.training.trainer import CountsEpochs

@@ -16,8 +16,8 @@ from ipdlam.distributed.group import SERIAL, Group, uninterrupted
 from ipdlam.errors import DivergenceError, SolveError
 from ipdlam.minibatch.batch import Batch, Part, check_batch_parts, length_of, no_samples
 from ipdlam.minibatch.state import MiniBatchState
-from ipdlam.network.linalg import all_finite
 from ipdlam.network.graph import Graph
+from ipdlam.network.linalg import all_finite
 from ipdlam.network.samples import Samples
 
 ENDED, BAD = -1, -2  # what a process says that has no more batches, or one that is to be skipped

@@ -127,9 +127,7 @@ class WordMemory:
         """All that it remembers, but for :attr:`samples`."""
         return {"frequency": self.frequency}
 
-    def remember(
-        self, words: Tensor, share: Tensor | None, samples: float, *, rows: int, past: bool = True
-    ) -> None:
+    def remember(self, words: Tensor, share: Tensor | None, samples: float, *, rows: int, past: bool = True) -> None:
         """Take a batch into the running average, as :meth:`InputMemory.remember` does."""
         most = max(REMEMBERED_BATCHES * samples, REMEMBERED_SAMPLES)
         new = samples / (self.samples + samples)

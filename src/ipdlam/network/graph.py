@@ -160,11 +160,13 @@ class Graph(ModelView):
         if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(X[:1]):
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(
-                f"the model gives {shape} for a sample of the shape {tuple(X.shape[1:])}, but a row of outputs for each "
-                "sample, (N, outputs), is needed; flatten, pool or pick in forward"
+                f"the model gives {shape} for a sample of the shape {tuple(X.shape[1:])}, but a row of outputs for "
+                "each sample, (N, outputs), is needed; flatten, pool or pick in forward"
             )
         if self._outputs is not None and outputs.shape[1] != self._outputs:
-            raise ValueError(f"the model gives {outputs.shape[1]} outputs a sample now, and gave {self._outputs} before")
+            raise ValueError(
+                f"the model gives {outputs.shape[1]} outputs a sample now, and gave {self._outputs} before"
+            )
         self._outputs, self.sample_shape = outputs.shape[1], tuple(X.shape[1:])
 
     def commit(self, passed: Pass) -> None:
@@ -302,10 +304,11 @@ def pooled_before_activation(found: Sequence[Node]) -> tuple[Node, ...]:
             continue
         before = pool.sources[0]
         activation = ordered[before]
-        if isinstance(activation, Activate) and consumers[before] == 1:
-            if type(activation.activation).__name__ in MONOTONE:
-                pool.sources, activation.sources = activation.sources, (before,)
-                ordered[before], ordered[number] = pool, activation
+        if not isinstance(activation, Activate) or consumers[before] > 1:
+            continue
+        if type(activation.activation).__name__ in MONOTONE:
+            pool.sources, activation.sources = activation.sources, (before,)
+            ordered[before], ordered[number] = pool, activation
     return tuple(ordered)
 
 

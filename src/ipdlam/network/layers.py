@@ -125,7 +125,7 @@ class ConvNode(LayerNode):
         assert isinstance(module, (nn.Conv1d, nn.Conv2d))
         if module.padding_mode != "zeros":
             raise UnsupportedModelError(
-                f"{place}: padding_mode {module.padding_mode!r} is not supported; use 'zeros', or pad in a step of its own"
+                f"{place}: padding_mode {module.padding_mode!r} is not supported; use 'zeros', or pad before the layer"
             )
         self.groups, self.dims = module.groups, 1 if isinstance(module, nn.Conv1d) else 2
         self.stride, self.dilation = list(module.stride), list(module.dilation)
@@ -148,10 +148,11 @@ class ConvNode(LayerNode):
         return convolve(channels_last(x), weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
     def _adjoint(self, wish: Tensor, x: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+        W = self.weight
+        window = (self.stride, self.padding, self.dilation, False, [0] * self.dims, self.groups)
         found: tuple[Tensor, Tensor, Tensor] = aten.convolution_backward(
-            wish, channels_last(x), self.weight, [self.weight.shape[0]], self.stride, self.padding, self.dilation, False,
-            [0] * self.dims, self.groups, mask,
-        )  # fmt: skip
+            wish, channels_last(x), W, [len(W)], *window, mask
+        )
         return found
 
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
@@ -258,7 +259,7 @@ class BatchNormNode(NormNode):
 
     def run(self, inputs: Sequence[Any], drawing: Drawing | None) -> tuple[Any, Any]:
         x = inputs[0]
-        if drawing is None and self.module.running_mean is not None or not self.by_batch:
+        if (drawing is None and self.module.running_mean is not None) or not self.by_batch:
             mean, deviation = self.module.running_mean, self.module.running_var
             found = functional.batch_norm(x, mean, deviation, self.weight, self.bias, False, 0.0, self.eps)
             return found, (mean.clone(), (deviation + self.eps).rsqrt(), False, 0)

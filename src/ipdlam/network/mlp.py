@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ipdlam.checks import fields_of
 from ipdlam.errors import UnsupportedModelError
+from ipdlam.network.layers import LinearNode
 from ipdlam.network.model import START_ANEW, ModelView
 from ipdlam.network.nodes import Activate, Call, Input, Reshape, Same
-from ipdlam.network.layers import LinearNode
 from ipdlam.network.trace import trace, unwrapped
 from ipdlam.prox import ACTIVATIONS, Activation, Identity
 
@@ -25,8 +25,8 @@ REMEDIES = {
     **{
         kind: f"the paper's method has Linear layers and activations alone; {MINI_BATCHES}"
         for kind in (
-            "Conv1d", "Conv2d", "MaxPool1d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "BatchNorm1d", "BatchNorm2d",
-            "LayerNorm", "GroupNorm", "Dropout", "Dropout2d", "Embedding",
+            "Conv1d", "Conv2d", "MaxPool1d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "BatchNorm1d",
+            "BatchNorm2d", "LayerNorm", "GroupNorm", "Dropout", "Dropout2d", "Embedding",
         )
     },
 }  # fmt: skip
@@ -201,7 +201,7 @@ def traced_layers(model: nn.Module) -> tuple[list[tuple[str, Any]], bool]:
             flattens = True
         elif isinstance(node, Same) and chained:
             continue
-        elif isinstance(node, LinearNode) and (chained or flattens and not found):
+        elif isinstance(node, LinearNode) and (chained or (flattens and not found)):
             found.append((name, node.module))
         elif isinstance(node, Activate) and chained:
             found.append((name, node.activation))
@@ -245,8 +245,7 @@ def check_parameter(
         return
     if parameter.device.type == "meta":
         raise UnsupportedModelError(
-            f"{where} is on the meta device and holds no values; "
-            "call model.to_empty(device='cpu') and initialise it"
+            f"{where} is on the meta device and holds no values; call model.to_empty(device='cpu') and initialise it"
         )
     if parameter.is_inference() and not torch.is_inference_mode_enabled():
         raise UnsupportedModelError(

@@ -122,7 +122,10 @@ class Activate(Node):
         return (change,)
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "activation": {"name": type(self.activation).__name__, **fields_of(self.activation)}}
+        return {
+            **super().describe(),
+            "activation": {"name": type(self.activation).__name__, **fields_of(self.activation)},
+        }
 
 
 PIECE = 1 << 17  # numbers: half a dozen operands of a piece fit a core's cache
@@ -295,7 +298,11 @@ WINDOW = (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1))
 
 def _pair(value: Any, dims: int, fill: int) -> list[int]:
     """A setting of a window in two dimensions."""
-    values = [value] * dims if isinstance(value, int) else [int(number) for number in value] * (dims if len(value) == 1 else 1)
+    values = (
+        [value] * dims
+        if isinstance(value, int)
+        else [int(number) for number in value] * (dims if len(value) == 1 else 1)
+    )
     return [fill, *values] if dims == 1 else values
 
 
@@ -368,5 +375,3 @@ class Local(Call):
         for place, tensor in zip(free, adjoint(wish), strict=True):
             pulled[place] = tensor
         return pulled
-
-

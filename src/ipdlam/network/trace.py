@@ -160,7 +160,9 @@ class Reader:
     def _ended(self, node: fx.Node) -> list[nodes.Node]:
         result = node.args[0]
         if not isinstance(result, fx.Node):
-            kind = f"{type(result).__name__} of {len(result)}" if isinstance(result, (tuple, list, dict)) else "constant"
+            kind = (
+                f"{type(result).__name__} of {len(result)}" if isinstance(result, (tuple, list, dict)) else "constant"
+            )
             raise UnsupportedModelError(
                 f"the model gives a {kind}, but one tensor with a row of outputs for each sample is needed; let forward "
                 "return that alone"
@@ -191,8 +193,8 @@ class Reader:
         module = self.model.get_submodule(owner)
         if isinstance(getattr(module, last), nn.Parameter) and getattr(module, last).requires_grad:
             raise UnsupportedModelError(
-                f"parameter {name} is used outside of a layer that the method knows ({known_layers()}); keep it in such "
-                "a layer, or freeze it (requires_grad=False)"
+                f"parameter {name} is used outside of a layer that the method knows ({known_layers()}); keep it in "
+                "such a layer, or freeze it (requires_grad=False)"
             )
         return nodes.Constant(name, lambda: getattr(module, last))
 
@@ -223,7 +225,7 @@ class Reader:
             return nodes.Same(place, sources)
         if kind in self.activations:
             return nodes.Activate(place, sources, self._activation(place, module))
-        if kind in POOLS and not module.return_indices:  
+        if kind in POOLS and not module.return_indices:
             window = {name: getattr(module, name) for name in ("kernel_size", "padding", "dilation", "ceil_mode")}
             window["stride"] = module.kernel_size if module.stride is None else module.stride
             return nodes.MaxPool(place, sources, POOLS[kind], window)
@@ -249,7 +251,8 @@ class Reader:
             return self._as_module(node, kind, place, sources)
         if isinstance(target, str) and target.endswith("_") and not target.endswith("__") and target not in SUMS:
             raise UnsupportedModelError(
-                f"{place} changes a tensor in place, which other layers may need as it was; write x = x.{target[:-1]}(...)"
+                f"{place} changes a tensor in place, which other layers may need as it was; write "
+                f"x = x.{target[:-1]}(...)"
             )
         if target in (torch.cat, torch.concat) or target is torch.concatenate:
             return self._concatenation(node, place)

@@ -45,7 +45,9 @@ def evaluate(model: nn.Module, loss: Loss, samples: Samples, chunk_size: int) ->
             weight = None if samples.weight is None else samples.weight[rows]
             outputs = model(samples.inputs(rows))
             total_weight += rows.stop - rows.start if weight is None else float(weight.double().sum())
-            total_loss += weighted_sum(loss.value(samples.targets(loss, rows, outputs.shape[1], outputs.dtype), outputs), weight)
+            total_loss += weighted_sum(
+                loss.value(samples.targets(loss, rows, outputs.shape[1], outputs.dtype), outputs), weight
+            )
             labels = samples.labels(loss, rows)
             if labels is not None:
                 correct += weighted_sum(loss.predict(outputs) == labels, weight)
