@@ -28,7 +28,7 @@ def rescale(graph: Graph, loss: Loss, batch: Samples, generator: torch.Generator
     and embeddings, and what is frozen, stay as they are.
     """
     part = part_of(batch)
-    targets = batch.targets(loss, slice(None), graph.outputs)
+    targets = batch.targets(loss, slice(None), graph.outputs, graph.dtype)
     last = None if graph.last is None else graph[graph.last]
 
     def before(node: Node, inputs: list[Any]) -> None:
@@ -66,7 +66,7 @@ def knows_something(graph: Graph, loss: Loss, batch: Samples) -> bool:
     Where those are as good, in a batch of one class, it must be much lower than that of outputs of zero.
     """
     outputs, part = graph.run(batch.X).output, part_of(batch)
-    targets = batch.targets(loss, slice(None), graph.outputs)
+    targets = batch.targets(loss, slice(None), graph.outputs, graph.dtype)
     others = part.of_others(outputs)  # neighbours may be alike
     own, mixed, nothing = part.complete(
         *(part.mean_of(loss.value(targets, x).unsqueeze(1)) for x in (outputs, others, torch.zeros_like(outputs)))

@@ -294,7 +294,8 @@ class BatchNormNode(NormNode):
 
     def statistics(self) -> dict[str, Tensor]:
         names = ("running_mean", "running_var", "num_batches_tracked")
-        return {name: getattr(self.module, name) for name in names if getattr(self.module, name) is not None}
+        found = {name: getattr(self.module, name) for name in names}
+        return {name: tensor.view(-1) for name, tensor in found.items() if tensor is not None}  # a file has rows
 
     def commit(self, kept: Any) -> None:
         mean, inverse, by_batch, count = kept

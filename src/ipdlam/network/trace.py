@@ -164,8 +164,8 @@ class Reader:
                 f"{type(result).__name__} of {len(result)}" if isinstance(result, (tuple, list, dict)) else "constant"
             )
             raise UnsupportedModelError(
-                f"the model gives a {kind}, but one tensor with a row of outputs for each sample is needed; let forward "
-                "return that alone"
+                f"the model gives a {kind}, but one tensor with a row of outputs for each sample is needed; let "
+                "forward return that alone"
             )
         if self.numbers[result] != len(self.found) - 1:  # the nodes after it are not needed, but for their order
             self._add(node, nodes.Same("output", (self.numbers[result],)))
@@ -340,6 +340,8 @@ def known_layers() -> str:
 
 
 def _method(name: Any) -> Callable[..., Any]:
+    if name == "view":  # of what lies in memory in another order than the user thinks
+        name = "reshape"
     return lambda first, *rest, **named: getattr(first, name)(*rest, **named)
 
 

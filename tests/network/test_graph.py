@@ -1,0 +1,375 @@
+"""Models of any kind: what trains, what stays as it was, and what is refused by name, place and remedy."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from contracts import equal, says, weights
+from ipdlam import IPDLAM, MiniBatchIPDLAM, UnsupportedModelError
+from ipdlam.baselines import BackPropagation
+from ipdlam.network.graph import Graph
+from ipdlam.network.nodes import Activate, MaxPool
+
+N = 48
+
+
+def pictures(channels: int = 1, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Stripes: those of class 1 are upright."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 2, (N,), generator=generator)
+    lying = (torch.arange(8) % 4 < 2).to(dtype).expand(8, 8)
+    X = torch.where(y.view(-1, 1, 1) == 1, lying, lying.T)[:, None].expand(-1, channels, -1, -1)
+    return X + 0.5 * torch.randn(X.shape, generator=generator, dtype=dtype), y
+
+
+def cnn(*more: nn.Module) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.MaxPool2d(2), *more,
+        nn.Flatten(), nn.Linear(96, 12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 2),
+    )  # fmt: skip
+
+
+class OwnForward(nn.Module):
+    """As people write them: functions, shapes, a shortcut, and a submodule of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.bn, self.drop, self.out = nn.BatchNorm2d(4), nn.Dropout2d(0.1), nn.Linear(64, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = x + torch.relu(self.bn(self.conv2(x)))
+        x = functional.dropout(self.drop(x), 0.1, self.training)
+        return self.out(x.view(x.size(0), -1))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(20, 6, padding_idx=0), nn.Linear(6, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.embedding(words).mean(1)))
+
+
+MODELS = {"sequential": cnn, "own forward": OwnForward}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_learns_in_place_and_the_model_stays_what_it_was(name: str):
+    torch.manual_seed(1)
+    model, (X, y) = MODELS[name](), pictures()
+    kinds = [type(module) for module in model.modules()]
+    history = MiniBatchIPDLAM(model, batch_size=16).fit(X, y, epochs=12)
+    assert history[-1].train_accuracy >= 0.95
+    assert [type(module) for module in model.modules()] == kinds
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    model.eval()
+    assert float((model(X).argmax(1) == y).float().mean()) == pytest.approx(history[-1].train_accuracy)
+
+
+def test_words_are_learned_and_the_padding_stays():
+    generator = torch.Generator().manual_seed(2)
+    X = torch.randint(1, 20, (200, 5), generator=generator)
+    X[:, 4] = 0
+    y = (X[:, :4] < 10).sum(1).gt(1).long()
+    torch.manual_seed(0)
+    model = Words()
+    padding = model.embedding.weight[0].detach().clone()
+    history = MiniBatchIPDLAM(model, batch_size=50).fit(X, y, epochs=30)
+    assert history[-1].train_accuracy > 0.9
+    assert torch.equal(model.embedding.weight[0], padding)
+    with pytest.raises(TypeError, match=says("X is torch.float32", "begins with an Embedding")):
+        MiniBatchIPDLAM(model).fit(X.float(), y)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(name: str, tmp_path):
+    """Running statistics and what Dropout draws included."""
+    model, (X, y) = MODELS[name](), pictures()
+    twin = copy.deepcopy(model)
+    whole = MiniBatchIPDLAM(twin, batch_size=16)
+    whole.fit(X, y, epochs=4)
+    half = MiniBatchIPDLAM(model, batch_size=16)
+    half.fit(X, y, epochs=4, callbacks=[stop_after(2)])
+    half.save(tmp_path / "half")
+    again = MODELS[name]()
+    resumed = MiniBatchIPDLAM.load(tmp_path / "half", again, X, y)
+    resumed.continue_fit(epochs=2)
+    wanted, found = twin.state_dict(), again.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in wanted.items())
+    assert [record.train_loss for record in resumed.history] == [record.train_loss for record in whole.history]
+
+
+def stop_after(epochs: int):
+    def stop(record) -> None:
+        if record.iteration == epochs:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def test_state_dict_and_a_loop_of_ones_own():
+    model, (X, y) = cnn(), pictures()
+    trainer = MiniBatchIPDLAM(model)
+    for _ in range(3):
+        trainer.step(X, y)
+    saved, twin = trainer.state_dict(), copy.deepcopy(model)
+    other = MiniBatchIPDLAM(twin)
+    other.load_state_dict(saved)
+    trainer.step(X, y)
+    other.step(X, y)
+    assert equal(weights(model), weights(twin))
+
+
+def test_the_best_weights_come_with_their_running_statistics():
+    model, (X, y) = cnn(), pictures()
+    seen = {}
+
+    def look(record) -> None:
+        seen[record.iteration] = {key: value.clone() for key, value in model.state_dict().items()}
+
+    trainer = MiniBatchIPDLAM(model, batch_size=16)
+    history = trainer.fit(X, y, epochs=5, restore_best=True, callbacks=[look])
+    best = max(history, key=lambda record: record.score).iteration
+    assert all(torch.equal(value, seen[best][key]) for key, value in model.state_dict().items())
+
+
+# --- forms of a model -------------------------------------------------------------------------------------------------
+
+
+def trained(model: nn.Module, X: Tensor, y: Tensor) -> list[Tensor]:
+    MiniBatchIPDLAM(model, batch_size=16).fit(X, y, epochs=2)
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def test_a_wrapped_or_compiled_model_trains_as_itself():
+    X, y = pictures()
+    wanted = trained(cnn(), X, y)
+    assert equal(trained(nn.DataParallel(cnn()), X, y), wanted)
+    assert equal(trained(torch.compile(cnn(), backend="eager"), X, y), wanted)
+
+
+def test_channels_last_evaluation_mode_and_autocast_change_nothing():
+    X, y = pictures()
+    wanted = trained(cnn(), X, y)
+    model = cnn().to(memory_format=torch.channels_last)
+    for one, other in zip(trained(model, X.to(memory_format=torch.channels_last), y), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    evaluated = cnn().eval()
+    assert equal(trained(evaluated, X, y), wanted)
+    assert not any(module.training for module in evaluated.modules())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert equal(trained(cnn(), X, y), wanted)
+
+
+def test_what_is_frozen_stays_and_the_rest_learns():
+    model, (X, y) = cnn(), pictures()
+    for parameter in [*model[0].parameters(), model[1].weight]:
+        parameter.requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    MiniBatchIPDLAM(model, batch_size=16).fit(X, y, epochs=2)
+    after = model.state_dict()
+    frozen = ("0.weight", "0.bias", "1.weight")
+    assert all(torch.equal(after[name], before[name]) for name in frozen)
+    assert not any(torch.equal(after[name], before[name]) for name in ("1.bias", "5.weight", "5.bias", "8.weight"))
+
+
+def test_a_norm_that_was_put_in_evaluation_mode_keeps_its_statistics():
+    model, (X, y) = cnn(), pictures()
+    model[1].running_mean.fill_(0.3)
+    model[1].eval()
+    MiniBatchIPDLAM(model, batch_size=16, start="keep").fit(X, y, epochs=1)
+    assert bool((model[1].running_mean == 0.3).all())
+    assert not model[1].training
+
+
+def test_a_max_pool_is_taken_before_an_activation_that_rises():
+    graph = Graph(cnn())
+    kinds = [type(node) for node in graph.nodes]
+    assert kinds.index(MaxPool) < kinds.index(Activate)
+    graph = Graph(nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(54, 2)))
+    assert Activate in [type(node) for node in graph.nodes]
+
+
+def test_a_copied_trainer_goes_on_alike():
+    model, (X, y) = OwnForward(), pictures()
+    trainer = MiniBatchIPDLAM(model, batch_size=16)
+    trainer.fit(X, y, epochs=4, callbacks=[stop_after(2)])
+    twin = copy.deepcopy(trainer)
+    trainer.continue_fit(epochs=2)
+    twin.continue_fit(epochs=2)
+    assert equal(weights(model), weights(twin.model))
+    assert twin.model is not model
+
+
+def test_back_propagation_trains_the_same_models_and_resumes_with_its_draws(tmp_path):
+    model, (X, y) = OwnForward(), pictures()
+    twin = copy.deepcopy(model)
+    BackPropagation(twin, "adam", learning_rate=0.01, batch_size=16).fit(X, y, epochs=4)
+    half = BackPropagation(model, "adam", learning_rate=0.01, batch_size=16)
+    half.fit(X, y, epochs=2)
+    half.save(tmp_path / "half")
+    again = OwnForward()
+    BackPropagation.load(tmp_path / "half", again, X, y).continue_fit(epochs=2)
+    assert equal(weights(again), weights(twin))
+
+
+# --- the paper's method -----------------------------------------------------------------------------------------------
+
+
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(64, 10), nn.Linear(10, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(functional.relu(self.fc1(x.flatten(1))))
+
+
+def test_a_perceptron_of_ones_own_and_a_flatten_train_as_a_sequential():
+    X, y = pictures()
+    plain = nn.Sequential(nn.Linear(64, 10), nn.ReLU(), nn.Linear(10, 2))
+    flat, own = nn.Sequential(nn.Flatten(), *copy.deepcopy(plain)), Perceptron()
+    own.fc1, own.fc2 = copy.deepcopy(plain[0]), copy.deepcopy(plain[2])
+    IPDLAM(plain).fit(X.flatten(1), y, iterations=3)
+    for model in (flat, own):
+        IPDLAM(model).fit(X, y, iterations=3)
+        assert equal(weights(model), weights(plain))
+
+
+def test_for_a_convolution_it_points_to_the_mini_batch_method():
+    with pytest.raises(UnsupportedModelError, match=says("module 0 (Conv2d)", "ipdlam.MiniBatchIPDLAM")):
+        IPDLAM(cnn())
+    with pytest.raises(UnsupportedModelError, match=says("module conv1 (Conv2d)", "ipdlam.MiniBatchIPDLAM")):
+        IPDLAM(OwnForward())
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(64, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = -x
+        return self.out(x.flatten(1))
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.out(left + right)
+
+
+class TwoOutputs(TwoInputs):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.out(x), x
+
+
+class OwnParameter(TwoInputs):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x * self.scale)
+
+
+class InPlace(TwoInputs):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x.mul_(2.0))
+
+
+class Unused(TwoInputs):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x)
+
+
+class Tied(TwoInputs):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.other.weight = self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.other(torch.relu(self.inner(x))))
+
+
+REFUSED = {
+    "branch": (Branching, ["Branching cannot be followed", "test_graph.py", "if x.sum() > 0:", "move such a branch"]),
+    "two inputs": (TwoInputs, ["takes 2 inputs (left, right)", "put them together"]),
+    "two outputs": (TwoOutputs, ["gives a tuple of 2", "return that alone"]),
+    "own parameter": (OwnParameter, ["parameter scale is used outside of a layer", "freeze it"]),
+    "in place": (InPlace, ["mul_ in forward changes a tensor in place", "x = x.mul(...)"]),
+    "unused": (Unused, ["parameter spare.weight has no part in the outputs", "freeze it"]),
+    "tied": (Tied, ["module other (Linear): its weight is shared with module inner", "tied weights"]),
+    "recurrent": (lambda: nn.Sequential(nn.LSTM(4, 4)), ["module 0 (LSTM) is not supported", "recurrent"]),
+    "attention": (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()), ["module 1 (PReLU)", "LeakyReLU"]),
+    "alpha dropout": (lambda: nn.Sequential(nn.AlphaDropout(), nn.Linear(4, 2)), ["module 0 (AlphaDropout)", "draws"]),
+    "softmax": (lambda: nn.Sequential(nn.Linear(4, 2), nn.Softmax(1)), ["module 1 (Softmax) ends", "cross_entropy"]),
+    "activation": (lambda: nn.Sequential(nn.Linear(4, 2), nn.Tanh()), ["module 1 (Tanh) ends the model", "remove it"]),
+    "padding": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect")),
+        ["module 0 (Conv2d): padding_mode 'reflect'", "zeros"],
+    ),
+    "all frozen": (lambda: nn.Sequential(nn.Linear(4, 2)).requires_grad_(False), ["every layer", "frozen", "unfreeze"]),
+    "no layer": (lambda: nn.Sequential(nn.Flatten()), ["no layer with parameters"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_models_are_refused_by_name_place_and_remedy(case: str):
+    build, words = REFUSED[case]
+    for kind in (MiniBatchIPDLAM, BackPropagation):
+        with pytest.raises(UnsupportedModelError, match=says(*words)):
+            kind(build())
+
+
+def before_and_after(model: nn.Module, X: Tensor, y: Tensor, match: str, error: type = ValueError, **settings) -> None:
+    """A batch that cannot be learned from is refused, and the model is as it was."""
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(error, match=match):
+        MiniBatchIPDLAM(model, **settings).step(X, y)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_batches_that_do_not_fit():
+    X, y = pictures()
+    before_and_after(cnn(), X[:, :, :6], y, says("module 5 (Linear)", "X of the shape", "6, 8"))
+    before_and_after(cnn(), X.expand(-1, 3, -1, -1), y, says("module 0 (Conv2d)", "X of the shape (1, 3, 8, 8)"))
+    nothing = torch.full_like(X, torch.nan)
+    before_and_after(cnn(), nothing, y, says("X holds nan at (0, 0, 0, 0)"))
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    words = says("module 2 (BatchNorm1d) needs more than one number of a channel", "drop_last=True")
+    before_and_after(flat, X[:1], y[:1], words)
+    before_and_after(nn.Sequential(nn.Conv2d(1, 2, 3)), X, y, says("gives (1, 2, 6, 6)", "(N, outputs)"))
+
+
+def test_a_shape_that_changes_between_batches_leaves_the_weights():
+    model, (X, y) = cnn(), pictures()
+    trainer = MiniBatchIPDLAM(model)
+    trainer.step(X, y)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=says("module 5 (Linear)")):
+        trainer.step(X[:, :, :6], y)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    trainer.step(X, y)
