@@ -48,7 +48,7 @@ from ipdlam.network.layers import EmbeddingNode, LayerNode
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.nodes import Node
 from ipdlam.network.samples import Samples
-from ipdlam.prox import LOSSES, Loss
+from ipdlam.prox import LOSSES, Loss, Squared
 from ipdlam.prox.registry import describe
 
 SCHEDULE = StepSchedule()
@@ -281,6 +281,8 @@ class Stepper:
         weight. So the penalty grows over the plan, or where nothing is planned, over the first batches.
         """
         settings = self.settings
+        if isinstance(settings.loss, Squared):  # whose envelope is the loss itself, up to a factor
+            return settings.penalty * (1.0 + settings.proximity)
         unplanned = (self.batches - self.rise_from) / GROWN_BATCHES if progress == 0.0 else 0.0
         growth = math.pow(settings.penalty_growth, min(1.0, max(progress / GROWN_BY, unplanned)))
         return settings.penalty * growth * (1.0 + settings.proximity)

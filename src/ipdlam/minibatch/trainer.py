@@ -65,8 +65,12 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     proximity
         ``delta`` in the paper: the weight of all proximal terms.
     penalty
-        ``rho`` in the paper, which does not grow here: each batch starts from a forward pass, so no gap is left to
-        close.
+        ``rho_0`` in the paper. A step lowers the Moreau envelope of the loss with the weight ``rho (1 + delta)``,
+        which is smoother than the loss, and another one.
+    penalty_growth
+        What ``rho`` is multiplied by, little by little, until 0.7 of the planned training is done: at a large penalty
+        the envelope is the loss. In your own loop without a horizon, over the first 1000 batches. The squared loss is
+        its own envelope, up to a factor, and its penalty does not grow.
     rank
         How many directions of a layer's inputs the metric knows.
     weight_decay
@@ -107,7 +111,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         inertia: float = 0.7,
         proximity: float = 3.0,
         penalty: float = 0.1,
-        penalty_growth: float = 1.0,
+        penalty_growth: float = 1e4,
         rank: int = 64,
         weight_decay: float = 0.0,
         batch_size: int | None = None,
@@ -203,7 +207,8 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         with self._meeting_others():
             self.network = self._read_again()
             new = self._new_state(no_samples(self.network))
-            fill_stepper(new.stepper, state, self.settings_dict())
+            given = {**state, "settings": self._completed(state.get("settings", {}))} if "settings" in state else state
+            fill_stepper(new.stepper, given, self.settings_dict())
             new.whole = True
             self._state = new
 
@@ -223,6 +228,10 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     @classmethod
     def _from_settings(cls, model: nn.Module, settings: dict[str, Any]) -> Self:
         return cls(model, **{**settings, "loss": rebuild("loss", settings["loss"], LOSSES)})
+
+    @classmethod
+    def _completed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        return {"penalty_growth": 1.0, **settings}  # it did not grow before the setting was there
 
     def _described(self) -> dict[str, Any]:
         """The settings, to be compared; a loss that no registry knows by its class."""

@@ -90,6 +90,11 @@ class Trainer(ABC, Generic[S]):
     def _from_settings(cls, model: nn.Module, settings: dict[str, Any]) -> Self:
         """The inverse of :meth:`settings_dict`."""
 
+    @classmethod
+    def _completed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a checkpoint, with those that came later as they were meant then."""
+        return settings
+
     @abstractmethod
     def _begin(self, samples: Samples, validation: Samples | None) -> S:
         """A new run from the model as it is."""
@@ -227,7 +232,7 @@ class Trainer(ABC, Generic[S]):
         content = checkpoint.content
         with checkpoint.understood():
             cls._refuse_others(checkpoint)
-            trainer = cls._from_settings(model, content["settings"])
+            trainer = cls._from_settings(model, cls._completed(content["settings"]))
             refuse_differences(checkpoint, differences(content["network"], trainer.network.to_dict(), "the model's"))
             trainer._check_settings()
         return trainer
@@ -261,7 +266,7 @@ class Trainer(ABC, Generic[S]):
                 kind, data, counters = (checkpoint.content[key] for key in ("kind", "data", "run"))
                 settings, network = (checkpoint.content[key] for key in ("settings", "network"))
             refuse_differences(checkpoint, differences(network, self.network.to_dict(), "the model's"))
-            changed = differences(settings, self.settings_dict(), "")
+            changed = differences(self._completed(settings), self.settings_dict(), "")
             if changed:
                 raise CheckpointError(f"the settings of {checkpoint.path} have changed: {'; '.join(changed)}")
             if X is None:
