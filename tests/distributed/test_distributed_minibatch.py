@@ -174,9 +174,9 @@ def expected_bytes(size, batch, widths, number_bytes, weighted):
     layers, meeting = len(widths) - 1, 24 * size
     pairs = list(itertools.pairwise(widths))
     measures = batch < 10 or batch % 8 == 0
-    found = meeting + 8 * size * min(3, layers + 1) + max(0, layers - 2) * meeting
+    found = meeting + 8 * size * 2 + (layers - 1) * meeting
     if batch == 0:
-        found += 8 * size * layers
+        found += 8 * size * (2 * layers - 1)
     if batch < 4 or batch % (8 if batch < 51 else 17) == 0:
         found += meeting + number_bytes * sum(d * (d + 1) // 2 + d for d, _ in pairs)
     found += meeting + number_bytes * sum(outputs * inputs + outputs for inputs, outputs in pairs)

@@ -12,12 +12,13 @@ Several processes hold some of a batch's samples each. ``N_l`` is a sum over sam
 own part of it, and the rest is done by all of them alike. With p of them, a meeting of 24 p bytes
 (:mod:`ipdlam.distributed.group`) and numbers of e bytes in the model's precision, a batch takes
 
-    loss, size of z_L* - z_L and of its pull on a_(L-1):  a meeting and 24 p bytes, 16 p for L = 1
-    size of every further pull, which needs the last:     L - 2 meetings
+    loss, and size of z_L* - z_L:                         a meeting and 16 p bytes
+    size of the wish for the outputs of an activation:    L - 1 meetings, in a perceptron of L layers
     N_l and its bias:                                     a meeting and e sum_l (d_l d_(l-1) + d_l) bytes
     what the last layer's step does to its outputs:       a meeting
 
-and now and then some more: sizes of all z_l in the first one (8 p L bytes), what the other steps do in the first ten
+and now and then some more: sizes of what layers give and activations are given in the first one (8 p (2 L - 1) bytes),
+what the other steps do in the first ten
 and every eighth (8 p L bytes, for L > 1), the memory of inputs in the first four, every eighth, and every 17th after
 the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)) bytes). Without bias a layer has no d_l, nor the
 last d_(l-1). Before that, batches that processes give (of loaders, of ``step``) take a meeting, and so do sample
@@ -67,6 +68,8 @@ SMALL_BATCH = 8  # samples; directions of smaller ones are mostly noise, and ste
 LARGEST = 1e30  # of a step: beyond it float32 overflows
 GROWN_BY = 0.7  # of the plan: from there on the penalty has its last value
 GROWN_BATCHES = 1000  # the same where nothing is planned
+LEVELLING = 0.15  # of the products of a step: what levelled moves may cost
+LEVEL_STEPS = 5
 FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
 
 
@@ -159,6 +162,7 @@ class Stepper:
         self.sizes = dict.fromkeys(network.numbers, 0.0)  # root mean square of z_l at the start
         self.reaches = dict.fromkeys(network.activations, 0.0)  # the same of what activations are given
         self.norms = dict.fromkeys(network.numbers, 0.0)  # root mean square of what N_l does to z_l, on average
+        self.levelled: dict[int, float] = {}  # layers with levelled moves, and what these do to z_l, on average
         self.measured = 0
         self.distance = 0.0  # root mean square of z_L* - z_L at the start
 
@@ -181,6 +185,7 @@ class Stepper:
             "sizes": list(self.sizes.values()),
             "reaches": list(self.reaches.values()),
             "norms": list(self.norms.values()),
+            "levelled": [[l, size] for l, size in self.levelled.items()],
             "measured": self.measured,
             "distance": self.distance,
             "remembered": [memory.samples for memory in self.memories.values()],
@@ -207,6 +212,10 @@ class Stepper:
             found[name] = [check_number(name, value, low=0.0) for value in given[name]]
         for name in ("sizes", "reaches", "norms"):
             setattr(self, name, dict(zip(getattr(self, name), found[name], strict=True)))
+        self.levelled = {
+            check_integer("levelled", l, 1): check_number("levelled", size, low=0.0)
+            for l, size in counters.get("levelled", [])
+        }
         for memory, samples, freedom in zip(self.memories.values(), found["remembered"], found["freedom"], strict=True):
             memory.samples, memory.freedom = samples, freedom
 
@@ -240,6 +249,7 @@ class Stepper:
         if sizes is not None:
             self.sizes, self.reaches = sizes.filled(rest)
             self.distance = distance
+            self.levelled = dict.fromkeys(affordable(graph, sizes.positions, part.rows), 0.0)
         samples = self._samples_in(part)
         self._remember(passed, part, samples)
         self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
@@ -257,7 +267,7 @@ class Stepper:
         far = FADING * self.distance
         # Hidden layers' directions have no size of their own. Without this they would never come to rest.
         fade = min(1.0, distance / far) if far > 0.0 else 1.0
-        self._step(self.length(progress), fade)
+        self._step(self.length(progress), fade, self._level(passed, part, counts))
         graph.commit(passed)
         if self.draws is not None and generator is not None:
             self.draws.copy_(generator.get_state())
@@ -419,7 +429,7 @@ class Stepper:
         measures = []
         if last is not None:
             measures.append(part.size_of(self._effect(last, directions[last], passed, None)))
-        measuring = self.batches < 10 or self.batches % MEASURE_EVERY == 0
+        measuring = self._measures_now
         if measuring and hidden:
             here, some = part.leading(MEASURED_ROWS)
             measures += [some.size_of(self._effect(l, directions[l], passed, here)) for l in hidden]
@@ -432,6 +442,32 @@ class Stepper:
                 self.norms[l] += new * (norm - self.norms[l])
         if last is not None and moved > self.distance:
             directions[last] = directions[last].scaled(self.distance / moved)
+
+    def _level(self, passed: Pass, part: Part, counts: float) -> dict[int, Tensor]:
+        """The moves whose singular values are all made 1, so that no direction of the outputs is left behind.
+
+        What they do to the outputs is measured like what other directions do.
+        """
+        found = {l: level(self.move_W[l]) for l in self.levelled}
+        if found and self._measures_now:
+            here, some = part.leading(MEASURED_ROWS)
+            effects = []
+            for l, move in found.items():
+                shift, x = self._centring(l, move), passed.inputs(self.network[l])[0][:here]
+                effects.append(some.size_of(self.network[l].effect(x, None, move, shift)))
+            new = max(1.0 - NORM_MEMORY, 1.0 / max(1, self.measured)) * counts
+            for l, size in zip(found, part.complete(*effects), strict=True):
+                self.levelled[l] += new * (size - self.levelled[l])
+        return found
+
+    def _centring(self, l: int, move: Tensor) -> Tensor | None:
+        """What the bias has to make up for: the mean of the inputs is not to be changed by."""
+        memory = self.memories[l]
+        return -(move @ memory.mean) if isinstance(memory, InputMemory) and memory.centred else None
+
+    @property
+    def _measures_now(self) -> bool:
+        return self.batches < 10 or self.batches % MEASURE_EVERY == 0
 
     def _effect(self, l: int, direction: Direction, passed: Pass, rows: int | None) -> Tensor:
         """What a direction does to the outputs of its layer for the first rows of the batch, or for all."""
@@ -448,8 +484,8 @@ class Stepper:
         if move_b is not None and direction.bias is not None:
             move_b.mul_(beta).add_(direction.bias, alpha=(1.0 - beta) * counts)
 
-    def _step(self, length: float, fade: float) -> None:
-        """All weights along their moves; none of them where one would overflow."""
+    def _step(self, length: float, fade: float, levelled: dict[int, Tensor]) -> None:
+        """All weights along their moves, or along the levelled ones; none of them where one would overflow."""
         graph, decay = self.network, self.settings.weight_decay
         lengths = {l: length * self._unit(l) * (1.0 if l == graph.last else fade) for l in graph.numbers}
         for moves in (self.move_W, self.move_b):
@@ -460,11 +496,19 @@ class Stepper:
             W = graph.weight(l)
             if decay > 0.0 and not graph[l].diagonal:
                 W.mul_(max(0.0, 1.0 - decay * length))
-            W.add_(move.view(W.shape), alpha=lengths[l])
+            if l not in levelled:
+                W.add_(move.view(W.shape), alpha=lengths[l])
         for l, move in self.move_b.items():
             b = graph.bias(l)
             assert b is not None
-            b.add_(move, alpha=lengths[l])
+            shift = self._centring(l, self.move_W[l]) if l in levelled else None
+            b.add_(move if shift is None else move - shift, alpha=lengths[l])  # the mean wish alone
+        for l, move in levelled.items():
+            own = length * fade * self.sizes[l] / self.levelled[l] if self.levelled[l] > 0.0 else 0.0
+            graph.weight(l).add_(move.view(graph.weight(l).shape), alpha=own)
+            shift, b = self._centring(l, move), graph.bias(l)
+            if shift is not None and b is not None:
+                b.add_(shift, alpha=own)
 
     def _unit(self, l: int) -> float:
         """How much of its direction changes the outputs of a hidden layer by as much as they measure.
@@ -486,20 +530,58 @@ class Stepper:
         return self.network.dtype, self.network.device
 
 
+def affordable(graph: Graph, positions: dict[int, int], batch: int) -> list[int]:
+    """The hidden layers whose moves are levelled: as many as cost little beside the products of a step.
+
+    ``positions`` are the rows that a sample has at each layer, ``batch`` the samples of all processes. Convolutions,
+    with many rows for each sample, are cheap to level. Wide Linear layers are not.
+    """
+    products = {l: 6.0 * batch * positions[l] * graph.weight(l).numel() for l in graph.numbers}
+    most = LEVELLING * sum(products.values())
+    found: list[int] = []
+    costs = {}
+    for l, layer in enumerate(graph.layers, start=1):
+        if not layer.diagonal and l != graph.last and layer.steps("weight"):
+            short, long = sorted(as_matrix(layer.weight).shape)
+            costs[l] = (4.0 * short * short * long + 2.0 * short**3) * LEVEL_STEPS
+    for l, cost in sorted(costs.items(), key=lambda item: item[1]):
+        most -= cost
+        if most < 0.0:
+            break
+        found.append(l)
+    return sorted(found)
+
+
+def level(move: Tensor) -> Tensor:
+    """The matrix with the singular vectors of ``move`` and singular values near 1, by a Newton-Schulz iteration.
+
+    The quintic of Jordan (2024), which lifts small singular values fast and ends between 0.7 and 1.2.
+    """
+    tall = move.shape[0] > move.shape[1]
+    X = move.mT if tall else move
+    X = X / torch.linalg.matrix_norm(X).clamp_min(torch.finfo(X.dtype).tiny)
+    for _ in range(LEVEL_STEPS):
+        A = X @ X.mT
+        X = torch.addmm(X, torch.addmm(A, A, A, beta=-4.7750, alpha=2.0315), X, beta=3.4445)
+    return X.mT if tall else X
+
+
 class SizesAtStart:
     """The root mean squares of what layers give and activations are given, as a pass goes by."""
 
     def __init__(self, graph: Graph, part: Part) -> None:
         self.graph, self.part = graph, part
         self.measures: list[Measure] = []
-        self.layers: list[int] = []
-        self.activations: list[int] = []
+        self.positions: dict[int, int] = {}  # rows of a sample at a layer; a norm has none that count
         self.order: list[tuple[bool, int]] = []
 
     def look(self, number: int, node: Node, inputs: list[Any], output: Any) -> None:
         """What the pass calls after each node."""
         if number in self.graph.layer_at:
-            self._add(True, self.graph.layer_at[number], output)
+            l = self.graph.layer_at[number]
+            each = output[:1].numel() // len(self.graph.weight(l)) if len(output) else 1
+            self.positions[l] = 0 if self.graph[l].diagonal else each
+            self._add(True, l, output)
         elif number in self.graph.activations:
             self._add(False, number, inputs[0])
 
