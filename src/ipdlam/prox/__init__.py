@@ -16,6 +16,7 @@ from ipdlam.prox.activations import (
 )
 from ipdlam.prox.base import Activation, Loss, Regularizer
 from ipdlam.prox.certificate import check
+from ipdlam.prox.curves import ELU, GELU, SELU, Hardswish, Mish, SiLU
 from ipdlam.prox.losses import LOSSES, Absolute, Hinge, Huber, Logistic, MarginLoss, Squared, SquaredHinge
 from ipdlam.prox.regularizers import L1, REGULARIZERS, ElasticNet, NonNegative, Ridge
 from ipdlam.prox.smooth import Sigmoid, Softplus, Tanh
@@ -23,13 +24,17 @@ from ipdlam.prox.softmax import CrossEntropy
 
 __all__ = [
     "ACTIVATIONS",
+    "ELU",
+    "GELU",
     "L1",
     "LOSSES",
     "REGULARIZERS",
+    "SELU",
     "Absolute",
     "Activation",
     "CrossEntropy",
     "ElasticNet",
+    "Hardswish",
     "Hardtanh",
     "Hinge",
     "Huber",
@@ -38,12 +43,14 @@ __all__ = [
     "Logistic",
     "Loss",
     "MarginLoss",
+    "Mish",
     "NonNegative",
     "PiecewiseLinear",
     "ReLU",
     "ReLU6",
     "Regularizer",
     "Ridge",
+    "SiLU",
     "Sigmoid",
     "Softplus",
     "Squared",
