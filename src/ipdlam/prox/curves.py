@@ -137,7 +137,9 @@ class Mish(Scanned):
     straight: ClassVar[float] = 20.0  # beyond, 1 - tanh is below rounding
 
     def value(self, x: Tensor) -> Tensor:
-        return nn.functional.mish(x)
+        u = x.clamp_max(self.straight).exp()  # several times faster than torch's, and the same for every entry
+        n = u * (u + 2.0)
+        return x * (n / (n + 2.0))
 
     @property
     def bounds(self) -> Bounds:
