@@ -145,8 +145,8 @@ class Logistic(MarginLoss):
 
     With the margin ``m = y v`` the prox is ``v + y t`` where ``r t = s(-(m + t))`` and ``s`` is the logistic function.
     In ``u = log(t)`` this reads ``log(r) + u + softplus(m + exp(u)) = 0``: increasing and convex, so Newton's method
-    from above converges monotonically for every ``m`` and ``r``. Where ``r`` is at least 1/4, it converges in ``t`` from
-    0, too, and each step costs less.
+    from above converges monotonically for every ``m`` and ``r``. Where ``r`` is at least 1/4, it converges in ``t``,
+    too, from 0, and each step costs less.
 
     >>> x = Logistic().prox(torch.tensor([[1.0]]), torch.tensor([[0.0]]), 0.5)
     >>> torch.allclose(0.5 * x, torch.sigmoid(-x))

@@ -33,8 +33,9 @@ def log_probability(c: Tensor, log_r: float, start: Tensor) -> Tensor:
 def newton(targets: Tensor, v: Tensor, r: float, tolerance: float) -> Tensor | None:
     """``x - v`` by Newton's method from ``x = v``; None if the last step of some sample exceeds the tolerance.
 
-    Samples are columns here: sums over some classes are then sums of a few long rows, which is far quicker. The matrix is ``diag(p + r) - p p^T``, whose inverse is known (Sherman and Morrison). As ``p`` sums to 1, what it
-    divides by is ``r`` times the sum of ``b = p / (p + r)``.
+    Samples are columns here: sums over some classes are then sums of a few long rows, which is far quicker. The matrix
+    is ``diag(p + r) - p p^T``, whose inverse is known (Sherman and Morrison). As ``p`` sums to 1, what it divides by is
+    ``r`` times the sum of ``b = p / (p + r)``.
     """
     d = torch.zeros_like(v)
     for _ in range(NEWTON_STEPS):
