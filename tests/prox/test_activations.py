@@ -648,8 +648,8 @@ def test_slopes_are_the_derivatives_of_the_value(name, dtype):
     x = torch.linspace(-30.0, 30.0, 6001, dtype=dtype) + 1e-3
     first, second = higher_slopes(sigma.value, x.double(), 2)
     for mine, exact in zip(sigma.slopes(x), (sigma.value(x.double()), first, second), strict=True):
-        eps = torch.finfo(dtype).eps
-        assert_all((mine - exact).abs() <= 32.0 * eps * (1.0 + exact.abs()), f"{sigma}", x=x, mine=mine, exact=exact)
+        near = 4.0 * NEAR[dtype] * (1.0 + exact.abs())  # automatic differentiation has a rounding of its own
+        assert_all((mine - exact).abs() <= near, f"{sigma}", x=x, mine=mine, exact=exact)
 
 
 @pytest.mark.parametrize("name", CURVES)

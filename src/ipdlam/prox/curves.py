@@ -7,6 +7,7 @@ whole tensor; elsewhere :mod:`ipdlam.prox.scan` does.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -72,7 +73,12 @@ class GELU(Scanned):
         return cls(module.approximate)
 
     def value(self, x: Tensor) -> Tensor:
-        return nn.functional.gelu(x, approximate=self.approximate)
+        if x.dtype == torch.float32:
+            return nn.functional.gelu(x, approximate=self.approximate)
+        # The same without a difference of numbers near 1, which leaves few digits of small values.
+        if self.approximate == "tanh":
+            return x * torch.sigmoid((2.0 * ROOT_TWO_OVER_PI) * x * (1.0 + 0.044715 * x * x))
+        return x * (0.5 * torch.erfc(x * -ROOT_HALF))
 
     @property
     def bounds(self) -> Bounds:
@@ -159,40 +165,40 @@ class Mish(Scanned):
 class ExponentialLinear(Scanned):
     """``scale x`` for ``x >= 0`` and ``scale alpha (exp(x) - 1)`` below."""
 
-    scale: float
-    alpha: float
+    scale: ClassVar[float] = 1.0
+
+    @property
+    @abstractmethod
+    def left(self) -> float:
+        """``scale alpha``."""
 
     @property
     def bounds(self) -> Bounds:
-        left = self.scale * self.alpha
-        return Bounds(max(self.scale, left), left, left)
+        return Bounds(max(self.scale, self.left), self.left, self.left)
 
     def to_kink(self, x: Tensor) -> Tensor:
         return x.abs()
 
     def slopes(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        left = self.scale * self.alpha
-        at = torch.expm1(x.clamp_max(0.0)).mul_(left)
+        at = torch.expm1(x.clamp_max(0.0)).mul_(self.left)
         negative = torch.lt(x, 0.0, out=torch.empty_like(x))
-        bend = (at + left).mul_(negative)
+        bend = (at + self.left).mul_(negative)
         slope = torch.add(bend, negative, alpha=-self.scale).add_(self.scale)
         return at.add_(x.clamp_min(0.0), alpha=self.scale), slope, bend
 
     def _left(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        left = self.scale * self.alpha
-        slope = left * torch.exp(x)
-        return left * torch.expm1(x), slope, slope
+        slope = self.left * torch.exp(x)
+        return self.left * torch.expm1(x), slope, slope
 
     def _right(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.scale * x, torch.full_like(x, self.scale), torch.zeros_like(x)
 
     def _turns(self, w: Tensor, r: float) -> tuple[Tensor, Tensor]:
         # With y = scale alpha exp(x) and c = w + scale alpha: k' = r - c y + 2 y^2.
-        left = self.scale * self.alpha
-        c = (w + left).clamp_min(0.0)
+        c = (w + self.left).clamp_min_(0.0)
         root = (c * c - 8.0 * r).clamp_min_(0.0).sqrt_()
-        last = torch.log((c + root) / (4.0 * left))
-        return torch.log((2.0 * r / left) / (c + root).clamp_min_(math.sqrt(8.0 * r))).minimum(last), last
+        last = torch.log((c + root) / (4.0 * self.left))
+        return torch.log((2.0 * r / self.left) / (c + root).clamp_min_(math.sqrt(8.0 * r))).minimum(last), last
 
     def pieces(self) -> tuple[Piece, ...]:
         left = Piece(self._left, self.bounds, high=0.0, turns=self._turns)
@@ -212,7 +218,6 @@ class ELU(ExponentialLinear):
 
     module = nn.ELU
     alpha: float = 1.0
-    scale: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, low=0.0, strict=True)
@@ -221,6 +226,10 @@ class ELU(ExponentialLinear):
     def from_module(cls, module: nn.Module) -> ELU:
         assert isinstance(module, nn.ELU)
         return cls(float(module.alpha))
+
+    @property
+    def left(self) -> float:
+        return self.alpha
 
     def value(self, x: Tensor) -> Tensor:
         return nn.functional.elu(x, self.alpha)
@@ -240,6 +249,10 @@ class SELU(ExponentialLinear):
     module = nn.SELU
     scale: ClassVar[float] = 1.0507009873554804934193349852946
     alpha: ClassVar[float] = 1.6732632423543772848170429916717
+
+    @property
+    def left(self) -> float:
+        return self.scale * self.alpha
 
     def value(self, x: Tensor) -> Tensor:
         return nn.functional.selu(x)

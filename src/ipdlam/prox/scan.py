@@ -54,7 +54,8 @@ def minimise_pieces(pieces: tuple[Piece, ...], w: Tensor, v: Tensor, r: float) -
     fits, stays = w.double(), v.double()
     best = best_objective = None
     for piece in pieces:
-        x = torch.cat([minimise(piece, *rows, r) for rows in zip(fits.split(ROWS), stays.split(ROWS), strict=True)])
+        parts = [slice(start, start + ROWS) for start in range(0, len(w), ROWS)]
+        x = torch.cat([minimise(piece, fits[rows], stays[rows], r) for rows in parts])
         objective = value(piece, x, fits, stays, r)
         if best is None or best_objective is None:
             best, best_objective = x, objective
@@ -94,8 +95,9 @@ def on_both_sides(piece: Piece, w: Tensor, v: Tensor, r: float, low: Tensor, hig
     left = polish(piece, torch.lerp(low, first, 0.5), w, v, r, low, first)
     right = polish(piece, torch.lerp(last, high, 0.5), w, v, r, last, high)
     better = value(piece, right, w, v, r) <= value(piece, left, w, v, r)
-    # A result at a turn inside the bracket is no minimiser, however little rounding shows of it.
-    no_left, no_right = (left == first) & (first > low), (right == last) & (last < high)
+    # A result at a turn is no minimiser, and a side of no width is a part of the other, however little rounding shows.
+    no_left = ((left == first) & (first > low) & (first < high)) | (last <= low)
+    no_right = ((right == last) & (last < high) & (last > low)) | (first >= high)
     better = (better | no_left) & (no_left | ~no_right)
     return select(as_mask(better, like=left), right, left)
 
