@@ -433,14 +433,14 @@ def test_an_empty_folder_that_was_named_is_only_the_first_place(nowhere):
 
 def test_the_listing_says_where_or_what_to_do(nowhere):
     make_folder(nowhere / "mnist")
-    digits, mnist, fashion = datasets.listing(nowhere)
-    assert (digits.name, mnist.name, fashion.name) == datasets.NAMES
+    digits, mnist, fashion, cifar = datasets.listing(nowhere)
+    assert (digits.name, mnist.name, fashion.name, cifar.name) == datasets.NAMES
     assert digits.found.is_file()
     assert mnist[2:] == (nowhere / "mnist", "")
     assert fashion.found is None
     assert "IPDLAM_DATA" in fashion.remedy
     assert "30 MB" in fashion.remedy
-    assert all(entry.description for entry in (digits, mnist, fashion))
+    assert all(entry.description for entry in (digits, mnist, fashion, cifar))
 
 
 # Downloads, from a server of our own
@@ -1012,6 +1012,7 @@ at_hand = pytest.mark.skipif(
 def test_real_mnist():
     data = load("mnist", offline=True)
     assert data.X.shape == (60000, 784)
+    assert data.images[1].shape == (10000, 1, 28, 28)
     assert data.X_test.shape == (10000, 784)
     assert data.y.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert data.y_test.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]

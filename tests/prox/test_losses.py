@@ -43,11 +43,18 @@ from ipdlam.prox import (
     Logistic,
     Loss,
     MarginLoss,
+    Quantile,
     Squared,
     SquaredHinge,
+    losses,
+    softmax,
 )
 
-CASES: dict[str, Loss] = {name: kind() for name, kind in LOSSES.items()} | {"huber(0.3)": Huber(0.3)}
+CASES: dict[str, Loss] = {name: kind() for name, kind in LOSSES.items()} | {
+    "huber(0.3)": Huber(0.3),
+    "quantile(0.9)": Quantile(0.9),
+    "quantile(0.05)": Quantile(0.05),
+}
 MARGINS = [name for name, loss in CASES.items() if isinstance(loss, MarginLoss)]
 ROWS = 16
 
@@ -329,6 +336,36 @@ def test_huber_is_squared_in_one_limit_and_absolute_in_the_other(r):
 
 
 @pytest.mark.parametrize("r", WEIGHTS)
+def test_half_the_absolute_loss_is_the_median(r):
+    y, v = signed_magnitudes(2 * ROWS, seed=31).view(2, ROWS, 1)
+    torch.testing.assert_close(Quantile(0.5).value(y, v), 0.5 * Absolute().value(y, v))
+    torch.testing.assert_close(Quantile(0.5).prox(y, v, r), Absolute().prox(y, v, 2.0 * r), rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.8])
+def test_quantile_is_least_at_the_quantile(level):
+    y = normal(101, 1, seed=32)
+    at = torch.quantile(y, level)
+    candidates = [float(Quantile(level).value(y, x.expand_as(y)).sum()) for x in (at - 0.1, at, at + 0.1)]
+    assert candidates[1] == min(candidates)
+
+
+@pytest.mark.parametrize("name", ["logistic", "cross_entropy"])
+def test_quick_and_general_solvers_agree(name, monkeypatch):
+    """Newton's method in x, from r = 1/4 on, and what serves every r."""
+    loss = CASES[name]
+    for r in (0.25, 0.4, 1.0, 30.0, 1e4):
+        targets, v = problems(loss, 3, torch.float64, r)
+        quick = loss.prox(targets, v, r)
+        with monkeypatch.context() as patched:
+            for module in (losses, softmax):
+                patched.setattr(module, "STEADY", math.inf)
+            general = loss.prox(targets, v, r)
+        size = 1.0 + v.abs().amax(-1, keepdim=True)
+        assert_all((quick - general).abs() <= 16.0 * DOUBLE * size, f"{loss}, r={r:g}", quick=quick, general=general)
+
+
+@pytest.mark.parametrize("r", WEIGHTS)
 def test_squared_loss_is_the_identity_activation(r):
     y, v = signed_magnitudes(2 * ROWS, seed=17).view(2, ROWS, 1)
     torch.testing.assert_close(Squared().prox(y, v, r), Identity().prox(y, v, r), rtol=1e-15, atol=0.0)
@@ -478,7 +515,7 @@ def test_cross_entropy_refuses_what_is_no_probability(bad):
 
 def test_real_targets_are_welcome_elsewhere():
     targets = torch.tensor([[0.3, -7.0]])
-    for loss in (Squared(), Huber(), Absolute()):
+    for loss in (Squared(), Huber(), Absolute(), Quantile()):
         loss.check_targets(targets)
         assert loss.prox(targets, torch.zeros(1, 2), 1.0).shape == (1, 2)
 
@@ -580,3 +617,9 @@ def test_mixed_precision_is_refused(loss):
 def test_bad_threshold_is_refused(threshold):
     with pytest.raises(ValueError, match="threshold must be a finite number > 0"):
         Huber(threshold)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 1.5, math.nan])
+def test_bad_level_is_refused(level):
+    with pytest.raises(ValueError, match=r"level must be (a finite number > 0 and <= 1|in \(0, 1\)), got"):
+        Quantile(level)

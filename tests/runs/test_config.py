@@ -245,7 +245,7 @@ def test_values_become_the_type_of_their_setting(name, text, value):
         ("data", "\udcff", "data must be text that UTF-8 can hold"),  # a file name that is not UTF-8
         ("data", [1], "data must be text"),
         ("loss", "hing", "loss must be one of squared, huber, .*, got 'hing'"),
-        ("activation", "gelu", "activation must be one of relu, "),
+        ("activation", "maxout", "activation must be one of relu, "),
         ("regularizer", "l2", "regularizer must be one of ridge, l1"),
         ("initialisation", "xavier", "initialisation must be one of torch, he, paper"),
         ("method", "lion", "method must be one of minibatch, ipdlam, dlam, bcd, dladmm, sgd, .*, got 'lion'"),

@@ -245,7 +245,7 @@ def test_metadata_that_are_missing_or_nonsense(saved, metadata):
         {"widths": 3},
         {"widths": None},
         {"widths": {"4": 6}},
-        {"activation": "gelu"},
+        {"activation": "maxout"},
         {"activation": ["relu"]},
         {"activation": None},
         {"loss": "os.system"},

@@ -13,7 +13,7 @@ from ipdlam.runs import config as known
 from ipdlam.runs.config import DEFAULTS, METHODS, TrainConfig, shown
 
 COMPLETIONS: dict[str, tuple[str, ...]] = {
-    "data": ("digits", "mnist", "fashion-mnist"),
+    "data": ("digits", "mnist", "fashion-mnist", "cifar10"),
     "validation": ("auto", "test", "none"),
     "task": known.TASKS,
     "activation": known.ACTIVATIONS,

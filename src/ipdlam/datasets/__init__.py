@@ -1,16 +1,20 @@
 """Data sets by name or by path, as tensors that are ready to train on.
 
-``sources`` finds and downloads those with a name, ``idx`` reads images, ``tables`` and ``columns`` read text tables.
+``sources`` finds and downloads those with a name, ``idx`` and ``cifar`` read images, ``tables`` and ``columns`` read
+text tables.
 Imported here: ``network`` and ``checkpoint``. Begin with :func:`load`.
 
 >>> data = load("digits")
 >>> tuple(data.X.shape), tuple(data.X_test.shape), data.classes[:3]
 ((1347, 64), (450, 64), ('0', '1', '2'))
+>>> tuple(data.images[0].shape)
+(1347, 1, 8, 8)
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -48,6 +52,14 @@ class Dataset:
     columns: tuple[str, ...] | None = None  # the names of the features of a table with a header
     encoding: tuple[Column, ...] | None = None  # how the features of a text table became the columns of X
     label: str | None = None  # the name of the label column of a table with a header
+    image_shape: tuple[int, int, int] | None = None  # colours, height and width of an image with a name; else None
+
+    @property
+    def images(self) -> tuple[Tensor, Tensor | None]:
+        """``X`` and ``X_test`` as images of the shape (N, colours, height, width): views, nothing is copied."""
+        if self.image_shape is None:
+            raise ValueError(f"{self.name} is not known to hold images; reshape X as its {self.X.shape[1]} columns are")
+        return tuple(None if part is None else part.view(-1, *self.image_shape) for part in (self.X, self.X_test))  # type: ignore[return-value]
 
     @property
     def inputs(self) -> list[str]:
@@ -79,7 +91,7 @@ def load(
     gaps: bool = False,
     encoding: Sequence[Column] | None = None,
 ) -> Dataset:
-    """A data set by name ("digits", "mnist", "fashion-mnist"), or a folder of IDX files, .npz, .csv or .tsv by path.
+    """A data set by name ("digits", "mnist", "fashion-mnist", "cifar10"), or a folder of IDX files, .npz, .csv or .tsv.
 
     A name is looked for in ``data_dir``, ``$IPDLAM_DATA``, the user's cache and the system's folders, and then
     downloaded into the cache unless ``offline``, with a bar on stderr if ``progress``; a folder that is given and does
@@ -110,17 +122,18 @@ def load(
     if task == "regression":
         raise ValueError(f"task is 'regression', but the labels of {given} are classes")
     if given == "digits":
-        return Dataset(given, *digits.read(), tuple("0123456789"), "images", "embedded in ipdlam")
+        names = tuple("0123456789")
+        return Dataset(given, *digits.read(), names, "images", "embedded in ipdlam", image_shape=digits.SHAPE)
     known = sources.CATALOGUE.get(given)
     folder = path if known is None else sources.locate(given, data_dir, offline=offline, progress=progress)
-    parts = idx.read_folder(folder)
-    if known is not None:
-        sources.warn_of_others(given, folder)
+    parts = idx.read_folder(folder) if known is None else sources.read(given, folder)
     highest = max(int(part.max()) for part in (parts.y, parts.y_test) if part is not None)
     classes = tuple(str(index) for index in range(highest + 1))
     if known is not None and len(classes) <= len(known.classes):
         classes = known.classes
-    return Dataset(given, *parts, classes, "images", str(folder))
+    # A local file of a name may hold other images than the known ones.
+    shape = known.shape if known is not None and math.prod(known.shape) == parts.X.shape[1] else None
+    return Dataset(given, *parts, classes, "images", str(folder), image_shape=shape)
 
 
 def converted(data: Dataset, dtype: torch.dtype) -> Dataset:

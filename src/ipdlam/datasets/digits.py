@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 TRAINING = 1347  # three quarters
+SHAPE = (1, 8, 8)  # colours, height, width
 
 
 def path() -> Path:

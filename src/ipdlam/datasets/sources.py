@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
+import tarfile
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -13,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipdlam.checkpoint.files import sync
-from ipdlam.datasets.idx import CHUNK, find_files, opened
+from ipdlam.datasets import cifar, idx
+from ipdlam.datasets.idx import CHUNK, Parts, opened
 from ipdlam.errors import DataError
 
 VARIABLE = "IPDLAM_DATA"
@@ -38,7 +41,23 @@ class Source:
     files: tuple[File, ...]
     mirrors: tuple[str, ...]  # each ends in a slash, and the name of a file with .gz follows
     classes: tuple[str, ...]
+    shape: tuple[int, int, int]  # of an image: colours, height and width
     folders: tuple[str, ...] = ()  # where distributions of Linux put it
+    other_names: tuple[str, ...] = ()  # of its folder
+    archive: Archive | None = None  # what a mirror has instead of the files
+
+    @property
+    def suffix(self) -> str:
+        """What follows the name of a file in the cache."""
+        return "" if self.archive else ".gz"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A gzipped tar archive that holds all files of a data set."""
+
+    name: str
+    md5: str
 
 
 CATALOGUE = {
@@ -60,6 +79,7 @@ CATALOGUE = {
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
         tuple("0123456789"),
+        (1, 28, 28),
     ),
     "fashion-mnist": Source(
         "photographs of garments, 60000 + 10000 images of 28 x 28 pixels",
@@ -90,7 +110,25 @@ CATALOGUE = {
             "bag",
             "ankle boot",
         ),
+        (1, 28, 28),
         ("/usr/share/dataset-fashion-mnist",),
+    ),
+    "cifar10": Source(
+        "photographs of animals and vehicles, 50000 + 10000 images of 32 x 32 pixels in colour",
+        170,
+        (
+            File("data_batch_1.bin", 30730000, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+            File("data_batch_2.bin", 30730000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+            File("data_batch_3.bin", 30730000, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+            File("data_batch_4.bin", 30730000, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+            File("data_batch_5.bin", 30730000, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+            File("test_batch.bin", 30730000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+        ),
+        ("https://www.cs.toronto.edu/~kriz/",),
+        ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        cifar.SHAPE,
+        other_names=("cifar-10-batches-bin",),
+        archive=Archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
     ),
 }
 
@@ -110,8 +148,13 @@ def given_places(data_dir: str | os.PathLike[str] | None) -> dict[str, Path]:
 
 def locations(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
     """The folders where a data set may be, in the order in which they are searched."""
-    own = [folder for place in given_places(data_dir).values() for folder in (place / name, place)]
+    own = [folder for place in given_places(data_dir).values() for folder in within(place, name)]
     return [*own, cache(name), *map(Path, CATALOGUE[name].folders)]
+
+
+def within(place: Path, name: str) -> list[Path]:
+    """Where a data set may be in a folder that the user has named."""
+    return [place / name, *(place / other for other in CATALOGUE[name].other_names), place]
 
 
 def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
@@ -119,10 +162,22 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | No
     return next((folder for folder in locations(name, data_dir) if holds(folder, name)), None)
 
 
+def files_in(folder: Path, name: str) -> dict[str, Path]:
+    """The files of a data set that a folder holds, by the names that the catalogue has for them."""
+    if CATALOGUE[name].archive:
+        return cifar.find_files(folder)
+    parts = {"train": "train", "t10k": "test"}
+    there = idx.find_files(folder)
+    called = {file.name: file.name.split("-")[:2] for file in CATALOGUE[name].files}
+    return {full: there[parts[part], kind] for full, (part, kind) in called.items() if (parts[part], kind) in there}
+
+
 def holds(folder: Path, name: str) -> bool:
-    """Whether a folder has the four files, and they are not those of another data set of the catalogue."""
+    """Whether a folder has all files, and they are not those of another data set of the catalogue."""
     try:
-        files = find_files(folder) if folder.is_dir() else {}
+        if CATALOGUE[name].archive:
+            return folder.is_dir() and len(files_in(folder, name)) == len(CATALOGUE[name].files)
+        files = idx.find_files(folder) if folder.is_dir() else {}
         # All data sets use the same names: the test labels, which are small, tell which one it is.
         return len(files) == 4 and not any(
             damage(files["test", "labels"], file) is None
@@ -134,6 +189,13 @@ def holds(folder: Path, name: str) -> bool:
         return False
 
 
+def read(name: str, folder: Path) -> Parts:
+    """The images and labels of a data set, from its folder; other files than the known ones are warned about."""
+    parts = cifar.read_folder(folder) if CATALOGUE[name].archive else idx.read_folder(folder)
+    warn_of_others(name, folder)
+    return parts
+
+
 def misled(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:
     """Why a search goes wrong: it comes to a folder that the user has named and that is not there.
 
@@ -143,12 +205,17 @@ def misled(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | N
         if not os.path.isdir(place):
             what = "is a file" if os.path.exists(place) else "does not exist"
             return (
-                f"{how} is {place}, which {what}; set it to a folder that holds {name}/{CATALOGUE[name].files[0].name}"
-                ".gz and the other files, or do without it: the cache is searched, and what is not there downloaded"
+                f"{how} is {place}, which {what}; set it to a folder that holds {name}/{first_file(name)} and the "
+                "other files, or do without it: the cache is searched, and what is not there downloaded"
             )
-        if holds(place / name, name) or holds(place, name):
+        if any(holds(folder, name) for folder in within(place, name)):
             break
     return None
+
+
+def first_file(name: str) -> str:
+    """The name of one file, as the cache has it."""
+    return CATALOGUE[name].files[0].name + CATALOGUE[name].suffix
 
 
 def locate(
@@ -165,28 +232,23 @@ def locate(
         looked = ", ".join(map(str, locations(name, data_dir)))
         raise DataError(
             f"{name} was not found, and offline forbids to download it. Looked in {looked}. Set {VARIABLE} or "
-            f"data_dir (--data-dir) to a folder that holds {name}/{CATALOGUE[name].files[0].name}.gz and the other "
-            "files, or drop offline (--offline)"
+            f"data_dir (--data-dir) to a folder that holds {name}/{first_file(name)} and the other files, or drop "
+            "offline (--offline)"
         )
     return fetch(name, progress)
 
 
 def warn_of_others(name: str, folder: Path) -> None:
     """Warn of files in a folder that are sound, but not those that are known as the data set: results will differ."""
-    there, parts = find_files(folder), {"train": "train", "t10k": "test"}
-    others = []
-    for file in CATALOGUE[name].files:
-        part, kind = file.name.split("-")[:2]
-        path = there[parts[part], kind]
-        if damage(path, file) is not None:
-            others.append(path.name)
+    there = files_in(folder, name)
+    others = [there[file.name].name for file in CATALOGUE[name].files if damage(there[file.name], file) is not None]
     if others:
         warnings.warn(
             f"{folder} holds other data than those known as {name}: the sha256 of {', '.join(others)} is another. They "
             f"are used as they are; for the {name} that others know, remove them, or set data_dir (--data-dir) or "
             f"{VARIABLE} to another folder",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -212,6 +274,9 @@ def fetch(name: str, progress: bool = False) -> Path:
         raise DataError(
             f"{name} cannot be stored in {folder}: {error.strerror or error}. Set {VARIABLE} to a folder that holds it"
         ) from None
+    if (archive := CATALOGUE[name].archive) is not None:
+        fetch_archive(name, archive, folder, progress)
+        return folder
     for file in CATALOGUE[name].files:
         target = folder / f"{file.name}.gz"
         if target.exists() and damage(target, file) is None:
@@ -248,6 +313,51 @@ def download(name: str, file: File, target: Path, mirrors: list[str], progress: 
         f"{name} could not be downloaded. " + "; ".join(reasons) + f". Try again later, or set {VARIABLE} to a folder "
         f"that holds {name}/{target.name} and the other files"
     )
+
+
+def fetch_archive(name: str, archive: Archive, target: Path, progress: bool) -> None:
+    """Get an archive from the first mirror that has it sound, and put the files that it holds into a folder."""
+    import pooch
+
+    reasons = []
+    for mirror in CATALOGUE[name].mirrors:
+        url = f"{mirror}{archive.name}"
+        try:
+            with tempfile.TemporaryDirectory(prefix=".download-", dir=target) as folder, quiet(pooch.get_logger()):
+                known = f"md5:{archive.md5}"
+                got = pooch.retrieve(url, known_hash=known, fname=archive.name, path=folder, progressbar=progress)
+                reason = unpack(Path(got), CATALOGUE[name].files, Path(folder))
+                if reason is None:
+                    for file in CATALOGUE[name].files:
+                        os.replace(Path(folder) / file.name, target / file.name)
+                    return
+        except (OSError, ValueError, EOFError, tarfile.TarError) as error:  # those of the network are OSErrors
+            reason = str(error) or type(error).__name__
+        reasons.append(f"{url}: {reason}")
+    raise DataError(
+        f"{name} could not be downloaded. " + "; ".join(reasons) + f". Try again later, or set {VARIABLE} to a folder "
+        f"that holds {name}/{first_file(name)} and the other files"
+    )
+
+
+def unpack(archive: Path, files: tuple[File, ...], folder: Path) -> str | None:
+    """Write the files of an archive to a folder, without the folders they are in; what is wrong with them, or None."""
+    wanted = {file.name: file for file in files}
+    with tarfile.open(archive) as content:
+        for member in content:
+            name = Path(member.name).name
+            if name not in wanted or not member.isfile():
+                continue
+            file = wanted.pop(name)
+            if member.size != file.size or (stream := content.extractfile(member)) is None:
+                return f"{name} has {member.size} bytes instead of {file.size}"
+            path = folder / name
+            with path.open("wb") as written:
+                shutil.copyfileobj(stream, written, CHUNK)
+            if (reason := damage(path, file)) is not None:
+                return f"{name}: {reason}"
+            sync(path)
+    return f"it does not hold {', '.join(wanted)}" if wanted else None
 
 
 def damage(path: Path, file: File) -> str | None:

@@ -1,8 +1,8 @@
 """Proximal operators of activations, losses and regularisers; the registries are open to users.
 
-``base`` says what an operator is, ``activations`` (with ``smooth`` and ``search``), ``losses`` (with ``softmax``) and
-``regularizers`` hold them, ``registry`` finds them by name, and ``certificate`` checks one of your own. Imported here:
-the checks. Begin with ``base``.
+``base`` says what an operator is, ``activations`` (with ``smooth``, ``curves`` and their solvers ``newton``, ``search``
+and ``scan``), ``losses`` (with ``softmax``) and ``regularizers`` hold them, ``registry`` finds them by name, and
+``certificate`` checks one of your own. Imported here: the checks. Begin with ``base``.
 """
 
 from ipdlam.prox.activations import (
@@ -16,20 +16,25 @@ from ipdlam.prox.activations import (
 )
 from ipdlam.prox.base import Activation, Loss, Regularizer
 from ipdlam.prox.certificate import check
-from ipdlam.prox.losses import LOSSES, Absolute, Hinge, Huber, Logistic, MarginLoss, Squared, SquaredHinge
+from ipdlam.prox.curves import ELU, GELU, SELU, Hardswish, Mish, SiLU
+from ipdlam.prox.losses import LOSSES, Absolute, Hinge, Huber, Logistic, MarginLoss, Quantile, Squared, SquaredHinge
 from ipdlam.prox.regularizers import L1, REGULARIZERS, ElasticNet, NonNegative, Ridge
 from ipdlam.prox.smooth import Sigmoid, Softplus, Tanh
 from ipdlam.prox.softmax import CrossEntropy
 
 __all__ = [
     "ACTIVATIONS",
+    "ELU",
+    "GELU",
     "L1",
     "LOSSES",
     "REGULARIZERS",
+    "SELU",
     "Absolute",
     "Activation",
     "CrossEntropy",
     "ElasticNet",
+    "Hardswish",
     "Hardtanh",
     "Hinge",
     "Huber",
@@ -38,12 +43,15 @@ __all__ = [
     "Logistic",
     "Loss",
     "MarginLoss",
+    "Mish",
     "NonNegative",
     "PiecewiseLinear",
+    "Quantile",
     "ReLU",
     "ReLU6",
     "Regularizer",
     "Ridge",
+    "SiLU",
     "Sigmoid",
     "Softplus",
     "Squared",

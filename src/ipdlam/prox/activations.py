@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ipdlam.checks import check_number
 from ipdlam.prox.base import Activation, as_mask, select
+from ipdlam.prox.curves import ELU, GELU, SELU, Hardswish, Mish, SiLU
 from ipdlam.prox.smooth import Sigmoid, Softplus, Tanh
 
 
@@ -154,6 +155,12 @@ ACTIVATIONS: dict[str, type[Activation]] = {
     "sigmoid": Sigmoid,
     "tanh": Tanh,
     "softplus": Softplus,
+    "gelu": GELU,
+    "silu": SiLU,
+    "mish": Mish,
+    "elu": ELU,
+    "selu": SELU,
+    "hardswish": Hardswish,
 }
 """Name to activation.
 

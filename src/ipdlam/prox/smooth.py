@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.checks import check_number
-from ipdlam.prox.base import Activation, as_mask, select
+from ipdlam.prox.base import as_mask, select
+from ipdlam.prox.newton import Bounds, Curve
 from ipdlam.prox.search import (
     BISECTIONS,
     SINGLE_STEPS,
@@ -180,7 +181,7 @@ def softplus_prox(w: Tensor, v: Tensor, r: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Sigmoid(Activation):
+class Sigmoid(Curve):
     """``sigma(x) = 1 / (1 + exp(-x))``."""
 
     module = nn.Sigmoid
@@ -188,12 +189,21 @@ class Sigmoid(Activation):
     def value(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 
-    def _prox(self, w: Tensor, v: Tensor, r: float) -> Tensor:
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(0.25, 1.0 / (6.0 * math.sqrt(3.0)), 0.125)
+
+    def slopes(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        p = torch.sigmoid(x)
+        bell = torch.addcmul(p, p, p, value=-1.0)
+        return p, bell, torch.addcmul(bell, p, bell, value=-2.0)
+
+    def _search(self, w: Tensor, v: Tensor, r: float) -> Tensor:
         return logistic_prox(w, v, r, centred=False)
 
 
 @dataclass(frozen=True)
-class Tanh(Activation):
+class Tanh(Curve):
     """``sigma(x) = tanh(x)``, solved as the logistic function it is: ``tanh(x) = 2 s(2 x) - 1``."""
 
     module = nn.Tanh
@@ -201,12 +211,21 @@ class Tanh(Activation):
     def value(self, x: Tensor) -> Tensor:
         return torch.tanh(x)
 
-    def _prox(self, w: Tensor, v: Tensor, r: float) -> Tensor:
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(1.0, 4.0 / (3.0 * math.sqrt(3.0)), 2.0)
+
+    def slopes(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        t = torch.tanh(x)
+        slope = (t * t).neg_().add_(1.0)
+        return t, slope, (t * slope).mul_(-2.0)
+
+    def _search(self, w: Tensor, v: Tensor, r: float) -> Tensor:
         return 0.5 * logistic_prox(0.5 * w, 2.0 * v, r / 16.0, centred=True)
 
 
 @dataclass(frozen=True)
-class Softplus(Activation):
+class Softplus(Curve):
     """``sigma(x) = log(1 + exp(beta x)) / beta``, reduced to ``beta = 1`` by scaling ``x``, ``w`` and ``v``."""
 
     module = nn.Softplus
@@ -227,6 +246,14 @@ class Softplus(Activation):
     def value(self, x: Tensor) -> Tensor:
         return softplus(self.beta * x) / self.beta
 
-    def _prox(self, w: Tensor, v: Tensor, r: float) -> Tensor:
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(1.0, self.beta / 4.0, self.beta**2 / (6.0 * math.sqrt(3.0)))
+
+    def slopes(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        p = torch.sigmoid(self.beta * x)
+        return self.value(x), p, torch.addcmul(p, p, p, value=-1.0).mul_(self.beta)
+
+    def _search(self, w: Tensor, v: Tensor, r: float) -> Tensor:
         scaled = self.beta * v
         return v + (softplus_prox(self.beta * w, scaled, r) - scaled) / self.beta  # keeps an unmoved v to the bit

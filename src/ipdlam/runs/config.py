@@ -68,8 +68,23 @@ MINI_BATCH, FULL_BATCH = (
 )
 """The settings that one of the two methods has and the other has not: to give one is to choose the method."""
 
-ACTIVATIONS = ("relu", "leaky_relu", "hardtanh", "relu6", "sigmoid", "tanh", "softplus", "identity")
-LOSSES = ("squared", "huber", "absolute", "hinge", "squared_hinge", "logistic", "cross_entropy")
+ACTIVATIONS = (
+    "relu",
+    "leaky_relu",
+    "hardtanh",
+    "relu6",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "gelu",
+    "silu",
+    "mish",
+    "elu",
+    "selu",
+    "hardswish",
+    "identity",
+)
+LOSSES = ("squared", "huber", "absolute", "quantile", "hinge", "squared_hinge", "logistic", "cross_entropy")
 REGULARIZERS = ("ridge", "l1", "elastic_net", "non_negative", "none")
 ORDERS = ("reverse", "increase", "nested-reverse")
 INITIALISATIONS = ("torch", "he", "paper")
