@@ -27,7 +27,7 @@ def make_data(samples, inputs, outputs, loss="squared", seed=0, dtype=torch.floa
     """Inputs and targets that fit the loss: labels for those that classify, real numbers for the others."""
     generator = torch.Generator().manual_seed(1000 + seed)
     X = torch.randn(samples, inputs, generator=generator, dtype=dtype)
-    if loss in ("squared", "huber", "absolute"):
+    if loss in ("squared", "huber", "absolute", "quantile"):
         return X, torch.randn(samples, outputs, generator=generator, dtype=dtype)
     return X, torch.randint(0, LOSSES[loss]().classes(outputs), (samples,), generator=generator)
 

@@ -75,9 +75,8 @@ def learnable(loss, outputs, dtype=torch.float64):
     with torch.no_grad():
         real = make_model([5, 6, outputs], "tanh", seed=5)(X)
     real = (2.0 * (real - real.mean(0))).to(dtype)
-    goal = (
-        real if loss in ("squared", "huber", "absolute") else real.argmax(1) if outputs > 1 else (real[:, 0] > 0).long()
-    )
+    labels = real.argmax(1) if outputs > 1 else (real[:, 0] > 0).long()
+    goal = real if loss in ("squared", "huber", "absolute", "quantile") else labels
     targets = LOSSES[loss]().encode(goal, outputs, dtype) if goal.ndim == 1 else goal
     return X.to(dtype), goal, float(LOSSES[loss]().value(targets, torch.zeros_like(targets)).mean())
 

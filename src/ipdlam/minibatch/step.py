@@ -536,6 +536,8 @@ def affordable(graph: Graph, positions: dict[int, int], batch: int) -> list[int]
     ``positions`` are the rows that a sample has at each layer, ``batch`` the samples of all processes. Convolutions,
     with many rows for each sample, are cheap to level. Wide Linear layers are not.
     """
+    if graph.chain is not None:  # perceptrons gain nothing from it
+        return []
     products = {l: 6.0 * batch * positions[l] * graph.weight(l).numel() for l in graph.numbers}
     most = LEVELLING * sum(products.values())
     found: list[int] = []
