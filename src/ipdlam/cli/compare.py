@@ -31,6 +31,7 @@ SETTINGS = (
     "offline",
     "label",
     "drop",
+    "categories",
     "task",
     "validation",
     "standardize",
