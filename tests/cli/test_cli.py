@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import forked
 import ipdlam
 from ipdlam.checkpoint.format import MANIFEST
 from ipdlam.cli import app
@@ -1055,10 +1056,9 @@ def test_without_tensorboard_nothing_is_begun(table, tmp_path):
 
 def test_tensorboard_events(table, tmp_path):
     pytest.importorskip("tensorboard")
-    code, _, err = python(
-        "-m", "ipdlam", "train", str(table), *SMALL, "--tensorboard", "--output", str(tmp_path / "run")
-    )
-    assert code == 0, err
+    process = forked.command("train", table, *SMALL, "--tensorboard", "--output", tmp_path / "run")
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -177,8 +177,8 @@ def test_a_signal_while_nothing_is_trained_ends_it_too(tmp_path):
         signal.raise_signal(signal.SIGINT)
         return real(*details)
 
-    real = make.draw
-    with mock.patch.object(make, "draw", interrupted):
+    real = make.save
+    with mock.patch.object(make, "save", interrupted):
         out = ipdlam_run("reproduce", "order", "fig2", "--output", tmp_path, code=130)[0]
     assert "stopped in order" in out
     assert (tmp_path / "order-smoke.png").exists()

@@ -17,12 +17,12 @@ from ipdlam.errors import FileError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments import store as runner
 from ipdlam.experiments.contents import load_contents
-from ipdlam.experiments.make import all_runs, command, make, stored, summarise
+from ipdlam.experiments.make import all_runs, command, draw, drawn_panels, make, save, stored, summarise
 from ipdlam.experiments.paper import setup
 from ipdlam.experiments.spec import SCALES, START
 from ipdlam.experiments.store import Store, config_of, make_trainer, problem_of
 from ipdlam.minibatch.batch import default_batch_size
-from shell import ipdlam_run, refused, snapshot
+from shell import ipdlam_run, quick_pictures, refused, snapshot
 
 NAMES = ("fig1", "order")
 
@@ -35,8 +35,9 @@ def store_of(folder):
 def honest(tmp_path_factory):
     """Two experiments as they were made."""
     folder = tmp_path_factory.mktemp("honest")
-    for name in NAMES:
-        make(EXPERIMENTS[name], "smoke", 1, store_of(folder), folder, lambda *_: lambda record: None)
+    with quick_pictures():
+        for name in NAMES:
+            make(EXPERIMENTS[name], "smoke", 1, store_of(folder), folder, lambda *_: lambda record: None)
     return folder
 
 
@@ -170,7 +171,7 @@ def test_what_is_refused_can_be_collected(results, no_runs):
     (results / "order-smoke.json").write_text("{")
     follow(refusal(results))
     follow(refusal(results))
-    assert snapshot(results) == whole  # the same runs give the same bytes, also of pictures
+    assert snapshot(results) == whole  # the same runs give the same bytes
     rewrite(first_run(results, "order")[1], middle)
     follow(refusal(results))
     (results / "order-smoke.png").write_bytes(b"")
@@ -190,7 +191,7 @@ def test_the_command_is_the_one_that_made_it(honest):
 def test_what_is_stopped_before_the_picture_leaves_none(results, no_runs, monkeypatch):
     """So that no report shows a picture of other runs than its rows."""
     rewrite(first_run(results, "fig1")[1], lambda content: content["columns"]["objective"].__setitem__(3, 5.0))
-    monkeypatch.setattr("ipdlam.experiments.make.draw", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("ipdlam.experiments.make.save", mock.Mock(side_effect=KeyboardInterrupt))
     ipdlam_run("reproduce", "fig1", "--collect", "--output", results, code=130)
     monkeypatch.undo()
     message = refusal(results)
@@ -210,6 +211,16 @@ def test_a_picture_is_drawn_of_the_runs_there_are(results, no_runs):
     ipdlam_run("reproduce", "fig1", "--collect", "--output", results)
     assert len({older, newer, picture.read_bytes()}) == 3
     load_contents(results)
+
+
+def test_the_same_runs_give_the_same_picture(honest, tmp_path):
+    experiment = EXPERIMENTS["order"]
+    results = stored(all_runs(experiment, "smoke", 1), store_of(honest))
+    for name in ("one", "two"):
+        save(draw(drawn_panels(experiment, results), results, experiment.title), tmp_path / f"{name}.png")
+    one, two = ((tmp_path / f"{name}.png").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert len(one) > 10_000
 
 
 # --- collecting ---
