@@ -610,8 +610,14 @@ def interrupt():
 
 
 @every_trainer
-@pytest.mark.parametrize("part", [0.15, 0.5, 0.9])
-@pytest.mark.parametrize("restore_best", [False, True])
+@pytest.mark.parametrize(
+    ("part", "restore_best"),
+    [
+        *[(part, False) for part in (0.15, 0.5, 0.9)],
+        (0.5, True),
+        *[pytest.param(part, True, marks=pytest.mark.slow) for part in (0.15, 0.9)],
+    ],
+)
 def test_ctrl_c_in_the_middle_of_an_iteration(trainer, part, restore_best, tmp_path):
     """The model has the weights of the last whole iteration; the half-done one cannot be taken up, and says so."""
     model = network()
