@@ -179,7 +179,7 @@ def test_a_table_without_a_header_is_predicted_with_and_without_its_dropped_colu
     assert "has 7 columns and no header; give the inputs that the model was trained on, columns " in message
 
 
-CODES = [(100 + number % 4, number % 5, "yes" if number % 4 == 1 else "no") for number in range(60)]
+CODES = [(100 + number % 4, 5 + number % 5, "yes" if number % 4 == 1 else "no") for number in range(60)]
 
 
 def test_a_column_of_numbers_can_be_declared_to_hold_categories(tmp_path):
@@ -204,6 +204,12 @@ def test_all_of_a_column_of_categories_may_be_numbers(tmp_path, header):
     text = header + "".join(f"{code},{b},{y}\n" for code, b, y in CODES)
     trained = load_model(small_run(tmp_path, text, "--categories", "0,1") / "model.safetensors")
     assert [len(column.categories) for column in trained.encoding] == [4, 5]
+
+
+def test_names_of_columns_that_are_numbers_are_no_categories(tmp_path):
+    text = "0,1,price\n" + "".join(f"{code},{b},{code + b}\n" for code, b, _ in CODES)
+    trained = load_model(small_run(tmp_path, text, "--categories", "1", "--task", "regression") / "model.safetensors")
+    assert [column.categories for column in trained.encoding] == [None, ("5", "6", "7", "8", "9")]
 
 
 @pytest.mark.parametrize(

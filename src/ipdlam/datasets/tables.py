@@ -112,8 +112,7 @@ def read_table(
     if several and numbers[0] is None and None not in numbers[1:]:
         # Features that pandas called 0, 1, 2, ...: only the name of the labels shows that the row is a header.
         layout = replace(layout, header=tuple(cell.strip() for cell in first))
-        found = Parsed(found.X[1:], found.lines[1:], found.labels[1:], renamed(found.encoding, layout))
-        numbers = numbers[1:]
+        found, numbers = parse(path, layout, encoding, declared, gaps=gaps), numbers[1:]
     y, classes = text_targets(path, layout, found.lines, found.labels, numbers, task)
     columns = layout.header and tuple(layout.header[place] for place in layout.features)
     label_name = None if layout.header is None or layout.label is None else layout.header[layout.label]
@@ -450,11 +449,6 @@ def find_columns(path: Path, layout: Layout, declared: Collection[int] = ()) -> 
             )
         found.append(Column(name, tuple(sorted(census.categories)) if is_text else None))
     return tuple(found)
-
-
-def renamed(encoding: Sequence[Column], layout: Layout) -> tuple[Column, ...]:
-    """The same columns with the names of a header that was found later."""
-    return tuple(replace(each, name=layout.name(p)) for each, p in zip(encoding, layout.features, strict=True))
 
 
 def is_gap(cell: str) -> bool:
