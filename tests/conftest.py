@@ -17,6 +17,8 @@ TOGETHER = (
     "experiments/test_results_checked",
     "runs/test_kill",
     "runs/test_stages",
+    "test_package",
+    "test_site",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import io
 import json
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from ipdlam.cli import app, main
@@ -26,6 +28,24 @@ def fake_curves(histories, path, title=None, unit="iteration"):
     return Path(path)
 
 
+class QuickFigure:
+    """A picture of a few dots that differ with what is to be shown: half a second less than a real one."""
+
+    dpi = 1
+
+    def __init__(self, panels, results, title):
+        shown = [(panel.title, {name: panel.points(name, results) for name in panel.lines}) for panel in panels]
+        self.dots = hashlib.shake_128(json.dumps([title, shown]).encode()).digest(96)
+
+    def savefig(self, file, format, dpi):
+        Image.frombytes("RGB", (8, 4), self.dots).save(file, format=format)
+
+
+def quick_pictures():
+    """Experiments draw a :class:`QuickFigure`; everything else of a picture is real."""
+    return mock.patch("ipdlam.experiments.make.draw", QuickFigure)
+
+
 def ipdlam_run(*arguments, code=0, pictures=False, stdout=None):
     """Run the command in this process; what it wrote to its two streams, the first of which may be another."""
     out, err = io.StringIO(), io.StringIO()
@@ -33,6 +53,7 @@ def ipdlam_run(*arguments, code=0, pictures=False, stdout=None):
         if not pictures:
             stack.enter_context(mock.patch("ipdlam.runs.job.curves", fake_curves))
             stack.enter_context(mock.patch("ipdlam.training.plots.curves", fake_curves))
+            stack.enter_context(quick_pictures())
         stack.enter_context(mock.patch.object(sys, "argv", ["ipdlam", *map(str, arguments)]))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("default")  # as outside of pytest: what is not expected shows in the output

@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import forked
 import ipdlam
 from ipdlam.checkpoint.format import MANIFEST
 from ipdlam.cli import app
@@ -589,19 +590,19 @@ def test_evaluate_real_targets(tmp_path):
 
 def test_what_cannot_be_evaluated(digits, table, table_run, tmp_path):
     assert "is a model without a run; say which data" in refused("evaluate", digits.run / "model.safetensors")
-    assert "does not exist" in refused("evaluate", tmp_path / "nowhere", code=1)
+    assert "does not exist" in refused("evaluate", tmp_path / "nowhere")
     assert "it has no config.toml" in refused("evaluate", tmp_path)
-    assert "is not a model that ipdlam saved" in refused("evaluate", table, "--data", table, code=1)
+    assert "is not a model that ipdlam saved" in refused("evaluate", table, "--data", table)
     assert "the model takes 64 inputs a row" in refused("evaluate", digits.run, "--data", table)
     np.savez(tmp_path / "strange.npz", X=np.hstack([POINTS, POINTS[:, :1]]), y=np.full(60, "purple"))
     assert "holds the class 'purple', which the model was not" in refused(
         "evaluate", table_run, "--data", tmp_path / "strange.npz"
     )
     other = write_table(tmp_path / "o.csv", ["x", "y", "q", "constant", "kind"], [["1", "2", "3", "4", "red"]])
-    assert "has no column 'z' for the feature" in refused("evaluate", table_run, "--data", other, code=1)
+    assert "has no column 'z' for the feature" in refused("evaluate", table_run, "--data", other)
     bare = shutil.copytree(table_run, tmp_path / "bare")
     (bare / "model.safetensors").unlink()
-    assert f"holds no model yet; finish the run: ipdlam train --resume {bare}" in refused("evaluate", bare, code=1)
+    assert f"holds no model yet; finish the run: ipdlam train --resume {bare}" in refused("evaluate", bare)
 
 
 def test_predict_a_table(table, table_run, tmp_path):
@@ -689,10 +690,10 @@ def test_images_in_idx_files(tmp_path):
 
 
 def test_what_cannot_be_predicted(digits, table, table_run, tmp_path):
-    assert "No such file" in refused("predict", table_run, tmp_path / "nowhere.csv", code=1)
+    assert "No such file" in refused("predict", table_run, tmp_path / "nowhere.csv")
     np.savez(tmp_path / "wide.npz", X=np.zeros((2, 9)))
     assert "the model takes 4 inputs a row" in refused("predict", table_run, tmp_path / "wide.npz")
-    assert "does not exist" in refused("predict", tmp_path / "nowhere", table, code=1)
+    assert "does not exist" in refused("predict", tmp_path / "nowhere", table)
 
 
 def test_a_reader_that_goes_away(table, table_run):
@@ -938,13 +939,13 @@ def test_a_missing_graphics_card(tmp_path):
 
 def test_data_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "Did you mean digits?" in refused("train", "digit", code=1)
-    assert "nowhere.csv does not exist" in refused("train", "nowhere.csv", code=1)
+    assert "Did you mean digits?" in refused("train", "digit")
+    assert "nowhere.csv does not exist" in refused("train", "nowhere.csv")
     Path("empty.csv").write_text("")
-    assert "is empty" in refused("train", "empty.csv", code=1)
+    assert "is empty" in refused("train", "empty.csv")
     Path("bad.csv").write_text("x,y\n1,a\n1,a\ninf,b\n")
-    assert "bad.csv, line 4, column 'x': 'inf' is not a finite number" in refused("train", "bad.csv", code=1)
-    assert "has no column 'z' for the label" in refused("train", "bad.csv", "--label", "z", code=1)
+    assert "bad.csv, line 4, column 'x': 'inf' is not a finite number" in refused("train", "bad.csv")
+    assert "has no column 'z' for the label" in refused("train", "bad.csv", "--label", "z")
     Path("one.csv").write_text("x,y\n1,a\n2,a\n3,a\n4,a\n5,a\n")
     assert "holds one class, 'a'; there is nothing to learn" in refused("train", "one.csv")
     np.savez("real.npz", X=POINTS, y=POINTS[:, 0])
@@ -958,10 +959,10 @@ def test_data_that_cannot_be_read(tmp_path, monkeypatch):
 def test_a_folder_of_data_that_does_not_exist(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("IPDLAM_DATA", raising=False)
-    message = refused(command, "mnist", "--data-dir", "nowhere", code=1)
+    message = refused(command, "mnist", "--data-dir", "nowhere")
     assert "data_dir (--data-dir) is nowhere, which does not exist; set it to a folder that holds mnist/" in message
     monkeypatch.setenv("IPDLAM_DATA", "nowhere")
-    message = refused(command, "fashion-mnist", code=1)
+    message = refused(command, "fashion-mnist")
     assert "IPDLAM_DATA is nowhere, which does not exist; set it to a folder that holds fashion-mnist/" in message
     assert not list(tmp_path.rglob("*.*"))
     ipdlam_run(command, "digits", *SMALL, "--limit", "50", "--data-dir", "nowhere", "--output", "run")
@@ -1055,10 +1056,9 @@ def test_without_tensorboard_nothing_is_begun(table, tmp_path):
 
 def test_tensorboard_events(table, tmp_path):
     pytest.importorskip("tensorboard")
-    code, _, err = python(
-        "-m", "ipdlam", "train", str(table), *SMALL, "--tensorboard", "--output", str(tmp_path / "run")
-    )
-    assert code == 0, err
+    process = forked.command("train", table, *SMALL, "--tensorboard", "--output", tmp_path / "run")
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -1172,6 +1172,7 @@ def test_compare(tmp_path):
     assert content["network"] == [64, 8, 10]
     assert content["samples"] == 200
     assert content["batch_size"] == 64
+    assert content["minibatch"] is None
     assert content["scored_on"] == "test set"
     assert [row["method"] for row in content["rows"]] == ["iPDLAM", "DLAM", "Adam"]
     for name, row in zip(("ipdlam", "dlam", "adam"), content["rows"], strict=True):
@@ -1185,6 +1186,13 @@ def test_compare(tmp_path):
     before = snapshot(output)
     assert "exists already; choose another --output" in refused("compare", "digits", *options, "--output", output)
     assert snapshot(output) == before
+
+
+@pytest.mark.parametrize(("given", "used"), [([], 64), (["--batch-size", "32"], 32)])
+def test_a_comparison_says_which_batches_were_used(table, tmp_path, given, used):
+    ipdlam_run("compare", table, *SMALL, "--methods", "minibatch,adam", *given, "--output", tmp_path / "c")
+    content = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert content["minibatch"]["batch_size"] == content["batch_size"] == used
 
 
 def test_compare_trains_what_train_trains(table, table_run, tmp_path):

@@ -340,8 +340,8 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hang(again, name):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("train", "~nouser/x.csv"), 1, "~nouser/x.csv does not exist"),
-        (("train", "mnist", "--data-dir", "~nouser/x"), 1, "which does not exist"),
+        (("train", "~nouser/x.csv"), 2, "~nouser/x.csv does not exist"),
+        (("train", "mnist", "--data-dir", "~nouser/x"), 2, "which does not exist"),
         (("train", "digits", *QUICK, "--inertia", "1e308"), 2, "inertia is 1e+308, which is beyond torch.float32"),
         (("train", "digits", *QUICK, "--proximity", "1e39"), 2, "proximity is 1e+39, which is beyond torch.float32"),
     ],
@@ -397,6 +397,41 @@ def test_streams_that_are_closed_or_know_no_more_than_ascii(digits, tmp_path):
     assert b"gr??e? is finished" in done.stdout
 
 
+# --- exit codes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("train", "nowhere.csv"), "does not exist"),
+        (("train", "nothing"), "neither the name of a data set"),
+        (("train", "--resume", "nowhere"), "nowhere"),
+        (("train", "--config", "nowhere.toml"), "nowhere.toml cannot be read"),
+        (("train", "{table}", "--label", "z"), "no column 'z'"),
+        (("train", "{table}", "--drop", "z"), "no column 'z'"),
+        (("train", "{table}", "--hidden", "0"), "hidden"),
+        (("train", "{table}", "--epochs", "many"), "epochs"),
+        (("compare", "{table}", "--methods", "magic"), "magic"),
+        (("compare", "nowhere.csv"), "does not exist"),
+        (("evaluate", "nowhere"), "does not exist"),
+        (("evaluate", "{table}", "--data", "digits"), "is not a model that ipdlam saved"),
+        (("evaluate", "{digits}", "--data", "nowhere.csv"), "does not exist"),
+        (("evaluate", "{digits}", "--data", "{table}"), "error"),
+        (("predict", "{digits}", "nowhere.csv"), "nowhere.csv cannot be read"),
+        (("predict", "{digits}", "{table}"), "table.csv"),
+        (("predict", "{digits}", "{table}", "--output", "{table}"), "exists already"),
+        (("report", "nowhere"), "does not exist"),
+        (("reproduce", "nothing"), "unknown experiment"),
+    ],
+)
+def test_what_a_command_names_is_a_mistake_of_one_kind(digits, tmp_path, monkeypatch, arguments, words):
+    """Whatever is wrong with it: that it is not there, is something else, or does not fit."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.csv").write_text("a,b,y\n1,2,3\n4,5,6\n7,8,9\n")
+    given = [text.format(table=tmp_path / "table.csv", digits=digits) for text in arguments]
+    assert words in refused(*given, code=2)
+
+
 # --- smaller ones -----------------------------------------------------------------------------------------------------
 
 
@@ -413,17 +448,17 @@ def test_an_unknown_label_does_not_print_every_column(tmp_path):
     names = [f"measurement{place}" for place in range(5000)]
     table.write_text(",".join(names) + "\n" + ",".join("1" * 5000) + "\n")
     for label in ("measurment17", "99999"):
-        message = refused("train", table, "--label", label, code=1)
+        message = refused("train", table, "--label", label)
         assert len(message) < 600
         assert "measurement0, measurement1" in message
         assert "and 4990 more" in message
-    assert "did you mean 'measurement17'?" in refused("train", table, "--label", "measurment17", code=1)
+    assert "did you mean 'measurement17'?" in refused("train", table, "--label", "measurment17")
 
 
 def test_columns_of_one_name_are_refused_before_they_are_learnt(tmp_path):
     table = tmp_path / "double.csv"
     table.write_text("x,x,kind\n1,2,a\n3,4,b\n")
-    assert "has 2 columns 'x'; give each column a name of its own" in refused("train", table, code=1)
+    assert "has 2 columns 'x'; give each column a name of its own" in refused("train", table)
 
 
 def test_records_are_json_that_others_read(tmp_path):

@@ -17,12 +17,25 @@ from ipdlam.checkpoint.files import LOCK, exclusive
 from ipdlam.errors import FileError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments import store as runner
-from ipdlam.experiments.make import all_runs, averaged, check, chosen_runs, comparable, draw, make, summarise
+from ipdlam.experiments.make import (
+    all_runs,
+    averaged,
+    check,
+    chosen_runs,
+    comparable,
+    draw,
+    drawn_panels,
+    make,
+    save,
+    stored,
+    summarise,
+)
 from ipdlam.experiments.spec import SCALES, START, RunSpec, reweighed
 from ipdlam.experiments.store import Store
 from ipdlam.experiments.tables import markdown, result_table
 from ipdlam.runs.config import ConfigError
 from programs import ROOT
+from shell import quick_pictures
 
 TINY = RunSpec("digits", "ipdlam", (6,), 3, (("inertia", 0.5),), limit=100)
 
@@ -45,7 +58,8 @@ def store(tmp_path):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     store = Store(folder / "runs", folder / "unfinished")
-    contents = {name: make(EXPERIMENTS[name], "smoke", 1, store, folder, ignore) for name in EXPERIMENTS}
+    with quick_pictures():
+        contents = {name: make(EXPERIMENTS[name], "smoke", 1, store, folder, ignore) for name in EXPERIMENTS}
     return folder, store, contents
 
 
@@ -69,6 +83,20 @@ def test_an_experiment_leaves_rows_a_verdict_and_a_picture(made, name):
         else:
             assert 0.0 <= row["test_accuracy"] <= row["best_test_accuracy"] <= 1.0
     check(EXPERIMENTS[name], content, store)
+
+
+DRAWN = ("table1", "fig3", "deep")  # by iteration, by seconds, and the best of several runs by a setting
+SLOWLY = [pytest.param(name, marks=pytest.mark.slow) for name in EXPERIMENTS if name not in DRAWN]
+
+
+@pytest.mark.parametrize("name", [*DRAWN, *SLOWLY])
+def test_the_picture_of_an_experiment(made, tmp_path, name):
+    experiment, store = EXPERIMENTS[name], made[1]
+    results = stored(all_runs(experiment, "smoke", 1), store)
+    picture = save(draw(drawn_panels(experiment, results), results, experiment.title), tmp_path / "picture.png")
+    image = picture.read_bytes()
+    assert image.startswith(b"\x89PNG")
+    assert len(image) > 10_000
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -525,8 +525,9 @@ def test_a_run_that_was_changed_or_lost_is_noticed(results):
     [
         (lambda path: path.unlink(), "is missing"),
         (lambda path: (path.unlink(), path.mkdir()), "cannot be read: Is a directory"),
-        (lambda path: path.write_bytes(b"GIF89a"), "is not a whole PNG file"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is not a whole PNG file"),
+        (lambda path: path.write_bytes(b"GIF89a"), "is no PNG file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:20]), "is no PNG file"),
+        (lambda path: path.write_bytes(b""), "is no PNG file"),
     ],
 )
 def test_a_picture_that_is_not_there_is_named(results, spoil, reason):
@@ -559,7 +560,7 @@ def test_only_reports_are_replaced(smoke, tmp_path):
     with pytest.raises(ConfigError, match=r"output must end in \.html, got '.*page\.md'"):
         write_report(smoke, tmp_path / "page.md")
     (tmp_path / "page.md").write_text("# My own\n")
-    with pytest.raises(ConfigError, match=r"output would replace .*page\.md, which is no report"):
+    with pytest.raises(ConfigError, match=r"output would replace .*page\.md, which is of no report"):
         write_report(smoke, tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
     (tmp_path / "folder.html").mkdir()

@@ -38,6 +38,7 @@ FIELDS = {
     "offline": st.booleans(),
     "label": optional(TEXT),
     "drop": optional(TEXT),
+    "categories": optional(TEXT),
     "task": choice(config.TASKS),
     "validation": choice(["auto", "test", "none"]) | st.floats(0.001, 0.999).map(repr),
     "standardize": optional(st.booleans()),

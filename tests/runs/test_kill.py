@@ -66,7 +66,7 @@ def wait_until(process, condition):
     return False
 
 
-@pytest.mark.parametrize("many", [6, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_at_many_moments_and_resumed(data, undisturbed, tmp_path, many):
     run = tmp_path / "run"
     moments = random.Random(4)

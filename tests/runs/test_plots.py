@@ -18,6 +18,13 @@ from ipdlam.training.plots import PALETTE, STYLE, curves, draw_curves, house_sty
 matplotlib = pytest.importorskip("matplotlib")
 
 
+@pytest.fixture
+def coarse(monkeypatch):
+    """Few pixels, where nobody counts them: they are most of the work."""
+    for name in ("figure.dpi", "savefig.dpi"):
+        monkeypatch.setitem(STYLE, name, 20)
+
+
 def make_record(iteration, **fields):
     values = {
         "penalty": 0.1,
@@ -74,6 +81,7 @@ def test_the_file_is_a_png_of_the_promised_size(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["curves.png"]
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_picture_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     path = curves({"run": make_history()}, tmp_path / "curves.png")
     old = path.read_bytes()
@@ -92,6 +100,7 @@ def test_a_picture_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     assert path.read_bytes() != old
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(OSError, match=r"nowhere does not exist") as caught:
         curves({"run": make_history()}, tmp_path / "nowhere" / "curves.png")
@@ -193,6 +202,7 @@ def test_without_validation_data_only_training_is_drawn():
     assert texts(axes.get_legend()) == ["training"]
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_single_record_is_visible(tmp_path):
     figure = draw_curves({"run": make_history(1)})
     for axes in figure.axes:
@@ -214,6 +224,7 @@ def test_lines_have_no_markers_but_lonely_points_do():
     assert shown == [None, 3.0, None, 2.0, 1.0, None, 1.5]
 
 
+@pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize(
     ("value", "length"), [(math.nan, 3), (math.inf, 1), (1e308, 3), (5e-324, 1), (1e-308, 3), (0.0, 1), (-1e308, 3)]
 )
@@ -282,6 +293,7 @@ def test_one_run_needs_no_names():
     assert draw_curves({"IPDLAM": make_history()}, "").get_suptitle() == ""
 
 
+@pytest.mark.usefixtures("coarse")
 def test_names_are_taken_literally(tmp_path):
     names = ["_hidden", "50$ and 60$", r"\frac{", "x" * 200]
     figure = draw_curves({name: make_history() for name in names}, r"$\alpha{")
@@ -376,6 +388,7 @@ def test_the_style_holds_settings_that_matplotlib_knows():
     assert len(set(PALETTE)) == len(PALETTE)
 
 
+@pytest.mark.usefixtures("coarse")
 def test_histories_are_only_read(tmp_path):
     history = make_history()
     before = [dataclasses.asdict(record) for record in history]

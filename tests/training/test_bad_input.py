@@ -14,6 +14,7 @@ import ipdlam
 from contracts import CLASSES, TRAINERS, equal, every_class, says, those, weights
 from ipdlam import UnsupportedModelError
 from ipdlam.network.mlp import Network
+from ipdlam.training.state import some_rows
 from problems import make_data, make_model
 
 N, INPUTS, OUTPUTS = 24, 4, 3
@@ -439,6 +440,35 @@ def test_data_that_are_changed_in_place_between_steps_are_noticed(trainer, name)
         trainer.go_on(run, 1)
     run.start(X, y, validation_data=(X_new, y_new))
     trainer.go_on(run, 1)
+
+
+@every_class
+@pytest.mark.parametrize("name", ["X", "y", "validation X"])
+def test_numpy_arrays_that_are_changed_in_place_between_steps_are_noticed(trainer, name):
+    """torch does not count what NumPy does to numbers that they share."""
+    (X, y), (X_new, y_new) = ([array.numpy() for array in real()] for _ in range(2))
+    run = trainer.make(make_model(WIDTHS))
+    run.start(X, y, validation_data=(X_new, y_new))
+    trainer.go_on(run, 1)
+    changed = {"X": X, "y": y, "validation X": X_new}[name]
+    changed *= 2.0
+    with pytest.raises(RuntimeError, match=says(f"{name} was changed in place since the run was started", "a copy")):
+        trainer.go_on(run, 2)
+    changed /= 2.0
+    trainer.go_on(run, 2)
+
+
+def test_rows_from_all_over_an_array_are_watched():
+    many = torch.zeros(1000, 2, 256)
+    before = some_rows(many)
+    for row in (0, 96, 992):
+        for column in (0, 128, 254):
+            other = many.clone()
+            other[row, 1, column] = 1.0
+            assert some_rows(other) != before
+    assert some_rows(many[:0]) is None
+    assert some_rows(many.to("meta")) is None
+    assert some_rows(many[:, 0, 0]) != some_rows(many[:, 0, 0] + 1.0)
 
 
 @every_class

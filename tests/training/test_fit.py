@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import inspect
 import math
 import pickle
 import random
+import signal
 import time
 
 import numpy as np
@@ -549,6 +551,51 @@ def test_ctrl_c_while_evaluating_keeps_the_iteration(trainer, monkeypatch):
     assert_same_runs(whole, first)
 
 
+@every_trainer
+def test_ctrl_c_between_counting_and_recording_keeps_the_iteration(trainer, monkeypatch):
+    """The history has a record of every iteration that was counted."""
+    whole, first = trainer.make(), trainer.make()
+    trainer.fit(whole, 4, evaluate_every=4)
+    real = type(first)._iteration
+
+    def iterate(self, state):
+        objective = real(self, state)
+        if state.iteration == 2:
+            signal.raise_signal(signal.SIGINT)
+        return objective
+
+    monkeypatch.setattr(type(first), "_iteration", iterate)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with no_stray_interrupt():
+            history = trainer.fit(first, 4, evaluate_every=4)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (history.stop_reason, history.column("iteration"), first.iteration) == ("interrupted", [1, 2], 2)
+    monkeypatch.undo()
+    trainer.go_on(first, 2, evaluate_every=4)
+    assert_same_runs(whole, first)
+
+
+@every_trainer
+def test_ctrl_c_ends_an_evaluation_at_once(trainer, monkeypatch):
+    run, seen = trainer.make(), []
+
+    def evaluate(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        seen.append("went on")
+
+    monkeypatch.setattr(ipdlam.training.evaluation, "evaluate", evaluate)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with no_stray_interrupt():
+            history = trainer.fit(run, 4, evaluate_every=2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (history.stop_reason, history.column("iteration"), seen) == ("interrupted", [1, 2], [])
+
+
 @functools.cache
 def operators_of_an_iteration(name):
     """How many operators torch is asked for in the third iteration."""
@@ -563,8 +610,14 @@ def interrupt():
 
 
 @every_trainer
-@pytest.mark.parametrize("part", [0.15, 0.5, 0.9])
-@pytest.mark.parametrize("restore_best", [False, True])
+@pytest.mark.parametrize(
+    ("part", "restore_best"),
+    [
+        *[(part, False) for part in (0.15, 0.5, 0.9)],
+        (0.5, True),
+        *[pytest.param(part, True, marks=pytest.mark.slow) for part in (0.15, 0.9)],
+    ],
+)
 def test_ctrl_c_in_the_middle_of_an_iteration(trainer, part, restore_best, tmp_path):
     """The model has the weights of the last whole iteration; the half-done one cannot be taken up, and says so."""
     model = network()
@@ -777,3 +830,22 @@ def test_a_divergence_can_be_pickled(trainer):
     assert again.history.stop_reason == "iterations"
     assert list(again.history) == list(error.history)
     assert issubclass(DivergenceError, ArithmeticError)
+
+
+# --- names of arguments ---
+
+
+@every_class
+@pytest.mark.parametrize("method", ["fit", "continue_fit"])
+def test_what_another_trainer_counts_is_refused_with_what_this_one_does(trainer, method):
+    run = trainer.make()
+    name, own = type(run).__name__, trainer.unit
+    other = {"epochs": "iterations", "iterations": "epochs"}[own]
+    data = (X, Y) if method == "fit" else ()
+    with pytest.raises(TypeError, match=f"^{name}.{method} counts {own}, got {other}=3; use {own}=$"):
+        getattr(run, method)(*data, **{other: 3})
+    with pytest.raises(TypeError, match=f"^{name}.{method} has no argument 'learning_rate'; it has .*{own}.*verbose$"):
+        getattr(run, method)(*data, learning_rate=3)
+    parameters = inspect.signature(getattr(run, method)).parameters
+    assert own in parameters
+    assert other not in parameters

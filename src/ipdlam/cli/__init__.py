@@ -75,29 +75,24 @@ def overview(
 
 
 def main() -> NoReturn:
-    """Run the command line; what a user can mend is one line, not a traceback."""
+    """Run the command line; what a user can mend is one line, not a traceback.
+
+    It leaves with 2 where the command cannot be done as it was given: its words, or the data or the model that it
+    names. It leaves with 1 where what was right failed: the machine, or the files of a run or of a result.
+    """
     make_streams_sound()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *details, **more: print(f"warning: {message}", file=sys.stderr)
             app()
-    except ConfigError as error:
+    except (ConfigError, DataError, UnsupportedModelError) as error:
         fail(error, 2)
     except DivergenceError as error:
         fail(error, 3)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
-    except (
-        FileError,
-        DataError,
-        DistributedError,
-        UnsupportedModelError,
-        SolveError,
-        ImportError,
-        OSError,
-        OutOfMemoryError,
-    ) as error:
+    except (FileError, DistributedError, SolveError, ImportError, OSError, OutOfMemoryError) as error:
         fail(error, 1)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

@@ -90,6 +90,7 @@ def load(
     drop: Sequence[str] = (),
     gaps: bool = False,
     encoding: Sequence[Column] | None = None,
+    categories: Sequence[str] = (),
 ) -> Dataset:
     """A data set by name ("digits", "mnist", "fashion-mnist", "cifar10"), or a folder of IDX files, .npz, .csv or .tsv.
 
@@ -103,7 +104,8 @@ def load(
 
     The cells of a text table may be parted by commas, semicolons or tabs. The columns to ``drop`` are left out. A
     column of texts becomes a column of zeros and ones for each of at most 100 categories. A gap in a column of numbers
-    is refused by place or, with ``gaps``, NaN. ``encoding`` is that of another data set, to be used here, too.
+    is refused by place or, with ``gaps``, NaN. ``encoding`` is that of another data set, to be used here, too. The
+    columns in ``categories`` are taken for texts, whatever they hold.
     """
     if task not in tables.TASKS:
         raise ValueError(f"task must be one of {', '.join(tables.TASKS)}, got {task!r}")
@@ -112,11 +114,12 @@ def load(
     given = os.fspath(name)
     path = Path(os.path.expanduser(given))  # a user that does not exist is a name like any other
     has_rows = given not in NAMES and is_table(given, path)
-    for option, value in (("label", label), ("drop", drop or None)):
+    for option, value in (("label", label), ("drop", drop or None), ("categories", categories or None)):
         if value is not None and (not has_rows or path.suffix.lower() == ".npz"):
             raise ValueError(f"{option} is for the columns of a .csv or .tsv table, but {given} has none; leave it out")
     if has_rows:
-        table = tables.read_table(path, label, task, drop=drop, gaps=gaps, encoding=encoding)
+        columns = {"drop": drop, "categories": categories, "encoding": encoding}
+        table = tables.read_table(path, label, task, gaps=gaps, **columns)  # type: ignore[arg-type]
         exact = Dataset(given, *table[:5], "table", str(path), table.columns, table.encoding, table.label)
         return exact if dtype == torch.float64 else converted(exact, dtype)
     if task == "regression":

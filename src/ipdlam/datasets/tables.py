@@ -7,7 +7,8 @@ import difflib
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -80,14 +81,15 @@ def read_table(
     task: str = "auto",
     *,
     drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
     gaps: bool = False,
     encoding: Sequence[Column] | None = None,
 ) -> Table:
     """The samples of an ``.npz``, ``.csv`` or ``.tsv`` file; ``label`` is a column of a text table, else its last.
 
-    Of a text table, the columns to ``drop`` are left out, a column of texts becomes one for each of its categories, and
-    a gap in a column of numbers is NaN, or refused unless there may be ``gaps``. An ``encoding`` is that of another
-    table, whose columns are to be found in this one.
+    Of a text table, the columns to ``drop`` are left out, a column of texts, or one that is named in ``categories``,
+    becomes one for each of its categories, and a gap in a column of numbers is NaN, or refused unless there may be
+    ``gaps``. An ``encoding`` is that of another table, whose columns are to be found in this one.
     """
     if path.suffix.lower() == ".npz":
         return read_npz(path, task)
@@ -102,15 +104,15 @@ def read_table(
                 "which column holds the labels"
             )
         layout = replace(layout, features=places)
-    found = parse(path, layout, encoding, gaps=gaps)
+    declared = {column_place(path, layout, name, "take for categories", drop) for name in categories}
+    found = parse(path, layout, encoding, declared, gaps=gaps)
     numbers = [number(text) for text in found.labels]
     counted = [first[place].strip() for place in layout.features] == [str(place) for place in range(layout.width - 1)]
     several = layout.header is None and counted and len(numbers) > 1
     if several and numbers[0] is None and None not in numbers[1:]:
         # Features that pandas called 0, 1, 2, ...: only the name of the labels shows that the row is a header.
         layout = replace(layout, header=tuple(cell.strip() for cell in first))
-        found = Parsed(found.X[1:], found.lines[1:], found.labels[1:], renamed(found.encoding, layout))
-        numbers = numbers[1:]
+        found, numbers = parse(path, layout, encoding, declared, gaps=gaps), numbers[1:]
     y, classes = text_targets(path, layout, found.lines, found.labels, numbers, task)
     columns = layout.header and tuple(layout.header[place] for place in layout.features)
     label_name = None if layout.header is None or layout.label is None else layout.header[layout.label]
@@ -124,12 +126,14 @@ def read_inputs(
     *,
     gaps: bool = False,
     encoding: Sequence[Column] | None = None,
+    drop: Sequence[str] = (),
 ) -> Tensor:
     """Inputs without their labels, for prediction: a text table, the ``X`` of an ``.npz`` file, or IDX images.
 
     Of a text table with a header, the ``columns`` that were trained on are taken in their order, or else all but one
     that is named ``label``. Those of tables are float64: what standardises them needs all digits. ``gaps`` and
-    ``encoding`` are as in :func:`read_table`; without an encoding all columns are numbers.
+    ``encoding`` are as in :func:`read_table`; without an encoding all columns are numbers. A table without a header
+    holds the inputs alone or, where the training was to ``drop`` some, all columns, with or without the labels.
     """
     if path.suffix.lower() == ".npz":
         return matrix(path, "X", read_arrays(path, ("X",))["X"])
@@ -137,6 +141,10 @@ def read_inputs(
         return pixels(path, read_idx(path))
     line, first = next(read_rows(path))
     names = [cell.strip() for cell in first]
+    if columns is None and drop and encoding is not None and len(first) != len(encoding):
+        labels, inputs = places_by_number(path, len(first), label, drop, encoding)
+        layout = Layout(tuple(names) if is_header(path, line, first, labels) else None, len(first), inputs, None)
+        return torch.tensor(parse(path, layout, encoding, (), gaps=gaps).X)
     known = columns is not None and set(columns) <= set(names)
     header = known or is_header(path, line, first)
     places = [place for place, name in enumerate(names) if not header or name != label]
@@ -148,7 +156,24 @@ def read_inputs(
         raise DataError(f"{path} has no column but {label!r}, the label")
     layout = Layout(tuple(names) if header else None, len(first), tuple(places), None)
     numeric = tuple(Column(layout.name(place)) for place in places)
-    return torch.tensor(parse(path, layout, numeric if encoding is None else encoding, gaps=gaps).X)
+    return torch.tensor(parse(path, layout, numeric if encoding is None else encoding, (), gaps=gaps).X)
+
+
+def places_by_number(
+    path: Path, width: int, label: str | int | None, drop: Sequence[str], encoding: Sequence[Column]
+) -> tuple[int | None, tuple[int, ...]]:
+    """Where the labels, if there are any, and the inputs are in a table like the one that was trained on."""
+    for missing in (0, 1):  # whether this table lacks the column of the labels
+        with suppress(DataError):
+            whole = layout_of(path, 1, ["0"] * (width + missing), label, drop)
+            if [whole.name(place) for place in whole.features] == [column.name for column in encoding]:
+                assert whole.label is not None
+                inputs = tuple(place - missing * (place > whole.label) for place in whole.features)
+                return None if missing else whole.label, inputs
+    raise DataError(
+        f"{path} has {width} columns and no header; give the inputs that the model was trained on, columns "
+        f"{', '.join(column.name for column in encoding)} (from 0) of its table, alone or all columns of such a table"
+    )
 
 
 def read_rows(path: Path) -> Rows:
@@ -276,25 +301,28 @@ def layout_of(path: Path, line: int, first: list[str], label: str | int | None, 
         raise DataError(f"{path} has {names.count(names[place])} columns {names[place]!r}; the label must be alone")
     if header is not None:
         refuse_doubles(path, header)
-    left_out = {dropped_place(path, header, width, name, place) for name in drop}
+    every = Layout(header, width, (), place)
+    left_out = {column_place(path, every, name, "drop") for name in drop}
     features = tuple(other for other in range(width) if other != place and other not in left_out)
     if not features:
         raise DataError(f"{path} has no column left but the label; drop fewer than {', '.join(drop)}")
     return Layout(header, width, features, place)
 
 
-def dropped_place(path: Path, header: tuple[str, ...] | None, width: int, name: str, label: int) -> int:
-    """The column to leave out, by name or number."""
-    if header is not None and name in header:
-        place = header.index(name)
+def column_place(path: Path, layout: Layout, name: str, purpose: str, dropped: Sequence[str] = ()) -> int:
+    """The column of features that an option names, or numbers."""
+    if layout.header is not None and name in layout.header:
+        place = layout.header.index(name)
     else:
         value = number(name)
-        if not isinstance(value, int) or not -width <= value < width:
-            known = f"only 0 ... {width - 1}" if header is None else listed(header, name)
-            raise DataError(f"{path} has no column {name!r} to drop; {known}")
-        place = value % width
-    if place == label:
-        raise DataError(f"{path}: the column {name!r} is to be dropped, but it is the label; give another label")
+        if not isinstance(value, int) or not -layout.width <= value < layout.width:
+            known = f"only 0 ... {layout.width - 1}" if layout.header is None else listed(layout.header, name)
+            raise DataError(f"{path} has no column {name!r} to {purpose}; {known}")
+        place = value % layout.width
+    if place == layout.label:
+        raise DataError(f"{path}: {name!r} is the column to {purpose}, but it is the label; give another label")
+    if dropped and place not in layout.features:
+        raise DataError(f"{path}: {name!r} is the column to {purpose}, but it is dropped; leave out one of them")
     return place
 
 
@@ -314,13 +342,20 @@ class Parsed(NamedTuple):
     encoding: tuple[Column, ...]
 
 
-def parse(path: Path, layout: Layout, encoding: Sequence[Column] | None, *, gaps: bool) -> Parsed:
-    """Read a table; where no ``encoding`` is given and it holds texts, it is read once more to see which columns do."""
+def parse(
+    path: Path, layout: Layout, encoding: Sequence[Column] | None, declared: Collection[int], *, gaps: bool
+) -> Parsed:
+    """Read a table; without an ``encoding`` it is read once more where it holds texts, to see which columns do.
+
+    The columns that were ``declared`` to hold categories do, whatever stands there.
+    """
     if encoding is None:
         try:
+            if declared:
+                raise TextFound
             return parse_as(path, layout, tuple(Column(layout.name(place)) for place in layout.features), gaps=gaps)
         except TextFound:
-            encoding = find_columns(path, layout)
+            encoding = find_columns(path, layout, declared)
     if len(encoding) != len(layout.features):
         raise DataError(f"{path} has {len(layout.features)} features, but the model takes {len(encoding)}")
     return parse_as(path, layout, tuple(encoding), gaps=gaps)
@@ -378,7 +413,7 @@ def numbers_or_gaps(
     return found
 
 
-def find_columns(path: Path, layout: Layout) -> tuple[Column, ...]:
+def find_columns(path: Path, layout: Layout, declared: Collection[int] = ()) -> tuple[Column, ...]:
     """Which columns hold texts, and what categories these are; a text among many numbers is refused by place."""
     counts = [Census() for _ in layout.features]
     rows = read_rows(path)
@@ -392,31 +427,28 @@ def find_columns(path: Path, layout: Layout) -> tuple[Column, ...]:
             census.add(line, text_of(cells[place]), not gap and number(cells[place]) is not None, gap)
     found = []
     for census, place in zip(counts, layout.features, strict=True):
-        name = layout.name(place)
-        if census.first is not None and not census.is_text:
+        name, is_text = layout.name(place), census.is_text or place in declared
+        if census.first is not None and not is_text:
             line, text = census.first
             raise DataError(
                 f"{path}, line {line}, {layout.column(place)}: {text!r} is not a finite number, as most of the column "
-                f"are; replace it, leave it empty, or leave the column out (--drop {name})"
+                f"are; replace it, leave it empty, leave the column out (--drop {name}), or take all of it for "
+                f"categories (--categories {name})"
             )
-        if census.is_text and all(NUMERAL.fullmatch(text) for text in census.categories if text):
+        if is_text and place not in declared and all(NUMERAL.fullmatch(text) for text in census.categories if text):
             raise DataError(
                 f"{path}, {layout.column(place)} holds {max(census.categories)!r} and the like, which may be numbers; "
-                "write them with a decimal point and nothing between the digits, or with a letter if they are names"
+                "write them with a decimal point and nothing between the digits, or say that they are names "
+                f"(--categories {name})"
             )
-        if census.is_text and len(census.categories) > MOST_CATEGORIES:
+        if is_text and len(census.categories) > MOST_CATEGORIES:
             raise DataError(
                 f"{path}, {layout.column(place)} holds more than {MOST_CATEGORIES} different texts, such as "
                 f"{sorted(census.categories)[0]!r}; one input for each would be too many. Leave the column out (--drop "
                 f"{name}), or replace the texts by fewer, or by numbers"
             )
-        found.append(Column(name, tuple(sorted(census.categories)) if census.is_text else None))
+        found.append(Column(name, tuple(sorted(census.categories)) if is_text else None))
     return tuple(found)
-
-
-def renamed(encoding: Sequence[Column], layout: Layout) -> tuple[Column, ...]:
-    """The same columns with the names of a header that was found later."""
-    return tuple(replace(each, name=layout.name(p)) for each, p in zip(encoding, layout.features, strict=True))
 
 
 def is_gap(cell: str) -> bool:

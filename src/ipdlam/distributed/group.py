@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -339,14 +340,24 @@ def fingerprint(tensors: Iterable[Tensor]) -> float:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the block is done: in the middle of it, some would be a step ahead of others."""
+def uninterrupted(waits: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Ctrl-C waits until the block is done, unless ``waits`` says that it need not when it comes.
+
+    In the middle of the block some would be a step ahead of others.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():  # nothing that could be put back
         yield
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if callable(before) and not waits():
+            before(number, frame)
+        else:
+            came.append(number)
+
+    signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:

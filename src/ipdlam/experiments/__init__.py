@@ -20,7 +20,7 @@ from ipdlam.experiments.paper import (
     warmup,
     weights,
 )
-from ipdlam.experiments.paper.setup import CHOSEN, LETTER
+from ipdlam.experiments.paper.setup import CHOSEN, LETTER, in_reading
 from ipdlam.experiments.spec import Experiment
 
 PAPER = (table1, fig1, fig2, fig3, order)
@@ -28,9 +28,9 @@ OPEN = (readings, decay, penalty, weights, defaults, warmup, deep, bcd)
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        *(module.experiment(CHOSEN) for module in PAPER),
+        *(in_reading(CHOSEN, module.EXPERIMENT) for module in PAPER),
         *(module.EXPERIMENT for module in OPEN),
-        *(module.experiment(LETTER) for module in PAPER),
+        *(in_reading(LETTER, module.EXPERIMENT) for module in PAPER),
     )
 }
 """Name to experiment: those of the paper, what it leaves open, and those of the paper in the other reading."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import struct
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -16,16 +14,7 @@ from typing import Any
 from ipdlam.errors import FileError
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.claims import FAILS, HOLDS, NOT_RUN, OPEN, PAPER, PARTLY, UNJUDGED, UNMEASURED
-from ipdlam.experiments.make import (
-    DRAWN,
-    NAMES,
-    axis_labels,
-    check,
-    command,
-    drawing_digest,
-    drawn_panels,
-    elsewhere,
-)
+from ipdlam.experiments.make import NAMES, axis_labels, check, command, drawn_panels, elsewhere
 from ipdlam.experiments.paper.setup import CHOSEN, LETTER, Reading
 from ipdlam.experiments.spec import Experiment, Panel
 from ipdlam.experiments.store import Store
@@ -37,8 +26,6 @@ WARM_UP = "smoke"  # shown where there is nothing else
 OTHERS = "others, our readings and questions"
 VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED, UNJUDGED, OPEN)
 LONGEST_LIST = 12  # names of lines in the words for a picture
-
-PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -85,8 +72,8 @@ class Content:
 def load_contents(folder: Path) -> list[Content]:
     """Every experiment that was made in a folder, in the order of the paper and from the largest scale down.
 
-    A file or a picture that its runs in ``folder/runs`` do not give is refused by name. The smoke scale, which says
-    nothing of the paper, is left out as soon as anything was made at another.
+    A file that its runs in ``folder/runs`` do not give is refused by name, and so is a lost picture. The smoke scale,
+    which says nothing of the paper, is left out as soon as anything was made at another.
     """
     if not folder.is_dir():
         if folder.exists():
@@ -121,7 +108,6 @@ def load(folder: Path, name: str, scale: str) -> Content:
         panels = drawn_panels(experiment, results)
         if not panels:
             raise FileError(f"it has no run of the first seed; make its runs: {data['command']}{elsewhere(folder)}")
-        digest = drawing_digest(panels, results, experiment.title)
     except OSError as error:
         raise FileError(
             f"{error.filename or path} cannot be read: {error.strerror or error}; change its permissions, or "
@@ -132,7 +118,7 @@ def load(folder: Path, name: str, scale: str) -> Content:
         reason = str(error) if isinstance(error, FileError) else damaged
         raise FileError(f"{path} is refused: {reason}") from error
     picture = path.with_suffix(".png")
-    image = read_picture(picture, digest, f"draw it {again}")
+    image = read_picture(picture, f"draw it {again}")
     return Content(experiment, scale, data, picture, image, describe(experiment.title, panels))
 
 
@@ -167,46 +153,17 @@ def reading_label(reading: Reading | None) -> str:
     return "its own settings" if reading is None else "chosen reading" if reading == CHOSEN else "to the letter"
 
 
-def read_picture(path: Path, digest: str, remedy: str) -> bytes:
-    """A PNG file, whole, that shows what has this digest."""
+def read_picture(path: Path, remedy: str) -> bytes:
+    """A picture as ``make.collect`` left it beside its JSON file."""
     try:
         image = path.read_bytes()
-        shown = png_texts(image).get(DRAWN)
     except FileNotFoundError:
         raise FileError(f"the picture {path} is missing; {remedy}") from None
     except OSError as error:
         raise FileError(f"the picture {path} cannot be read: {error.strerror or error}; {remedy}") from error
-    except (ValueError, struct.error) as error:
-        raise FileError(f"the picture {path} is not a whole PNG file ({error}); {remedy}") from error
-    if shown != digest:
-        raise FileError(f"the picture {path} does not show the runs of its experiment; {remedy}")
+    if not image.startswith(b"\x89PNG") or len(image) < 24:
+        raise FileError(f"the picture {path} is no PNG file; {remedy}")
     return image
-
-
-def picture_size(image: bytes) -> tuple[int, int]:
-    """Width and height of a PNG file."""
-    width, height = struct.unpack(">II", image[16:24])
-    return width, height
-
-
-def png_texts(image: bytes) -> dict[str, str]:
-    """The texts in a PNG file by keyword; every chunk of it must be whole, and the last one its end."""
-    if not image.startswith(PNG_BEGINS):
-        raise ValueError("it begins otherwise")
-    found, place, kind = {}, len(PNG_BEGINS), b""
-    while kind != b"IEND":
-        length, kind = struct.unpack_from(">I4s", image, place)
-        content = image[place + 8 : place + 8 + length]
-        (checksum,) = struct.unpack_from(">I", image, place + 8 + length)
-        if zlib.crc32(kind + content) != checksum:
-            raise ValueError(f"the chunk at byte {place} is damaged")
-        if kind == b"tEXt":
-            keyword, _, text = content.decode("latin-1").partition("\0")
-            found[keyword] = text
-        place += 12 + length
-    if place != len(image):
-        raise ValueError(f"{plural(len(image) - place, 'byte')} after its end")
-    return found
 
 
 def describe(title: str, panels: Sequence[Panel]) -> str:

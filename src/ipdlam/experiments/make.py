@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import re
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEFAULT_FOLDER = Path("results")
-DRAWN = "ipdlam drawing sha256"  # the text in a picture that holds the checksum of what it shows
 
 DASHES = ("-", "--", ":", "-.")
 NAMES = {
@@ -93,9 +91,10 @@ def collect(experiment: Experiment, scale: str, seeds: int, store: Store, output
     panels = drawn_panels(experiment, results)
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"{experiment.name}-{scale}.json"
+    picture = path.with_suffix(".png")
+    picture.unlink(missing_ok=True)  # what is stopped before the new one leaves none, not one of other runs
     write_file(path, (json.dumps(content, indent=1) + "\n").encode())
-    shown = {DRAWN: drawing_digest(panels, results, experiment.title)}
-    save(draw(panels, results, experiment.title), path.with_suffix(".png"), shown)
+    save(draw(panels, results, experiment.title), picture)
     return content
 
 
@@ -251,15 +250,6 @@ def drawn_panels(experiment: Experiment, results: Results) -> Sequence[Panel]:
     """What the picture shows: the runs of the first seed."""
     first = [result.spec for result in results.values() if result.spec.seed == 0]
     return experiment.panels(first) if first else ()
-
-
-def drawing_digest(panels: Sequence[Panel], results: Results, title: str) -> str:
-    """A checksum of what a picture shows: its title and, for every panel, its axes and the points of its lines."""
-    shown = [
-        (panel.title, axis_labels(panel), panel.logarithmic, [(n, panel.points(n, results)) for n in panel.lines])
-        for panel in panels
-    ]
-    return hashlib.sha256(json.dumps([title, shown]).encode()).hexdigest()
 
 
 def axis_labels(panel: Panel) -> tuple[str, str]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipdlam.errors import FileError
-from ipdlam.experiments.contents import Content, base_name, png_texts, read_picture, reading_label
-from ipdlam.experiments.make import DRAWN
+from ipdlam.experiments.contents import Content, base_name, reading_label
 from ipdlam.experiments.paper.setup import LETTER
 from ipdlam.experiments.paper.table1 import PRINTED, corrected
 from ipdlam.training.plots import INK, PALETTE, house_style, save
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARK = "ipdlam report"  # the text in the file that says what it is
+MARK = "ipdlam report"  # in the file, so that it may be replaced
 TITLE = "Table 1: the paper's beside ours"
 TABLE = "table1"
 PAPER_SERIES = "the paper"
@@ -73,12 +69,6 @@ class Overview:
     def datasets(self) -> list[str]:
         """Those that a run of ours was made on."""
         return [data for data in PRINTED if any(data in each.points for each in self.series[1:])]
-
-    @property
-    def digest(self) -> str:
-        """A checksum of all that is shown."""
-        shown = [(each.name, each.colour, each.marker, each.filled, each.points) for each in self.series]
-        return hashlib.sha256(json.dumps([TITLE, self.datasets, shown]).encode()).hexdigest()
 
     @property
     def description(self) -> str:
@@ -134,20 +124,8 @@ def our_points(rows: Sequence[dict[str, Any]], data: str) -> tuple[Points, ...]:
 
 
 def overview_picture(overview: Overview, path: Path) -> bytes:
-    """The picture in that file, drawn anew unless the file shows the same already."""
-    try:
-        return read_picture(path, overview.digest, "")
-    except FileError:
-        save(draw(overview), path, {MARK: TITLE, DRAWN: overview.digest})
-        return path.read_bytes()
-
-
-def is_overview(path: Path) -> bool:
-    """Whether a file is such a picture, which may be replaced."""
-    try:
-        return MARK in png_texts(path.read_bytes())
-    except (OSError, ValueError, IndexError):
-        return False
+    """Draw the picture into a file; its bytes."""
+    return save(draw(overview), path, {MARK: TITLE}).read_bytes()
 
 
 def draw(overview: Overview) -> Figure:

@@ -22,8 +22,9 @@ from ipdlam.experiments.contents import (
     plural,
     reading_label,
 )
+from ipdlam.experiments.overview import MARK as PICTURE_MARK
 from ipdlam.experiments.overview import TITLE as OVERVIEW_TITLE
-from ipdlam.experiments.overview import is_overview, overview_picture, table_overview
+from ipdlam.experiments.overview import overview_picture, table_overview
 from ipdlam.experiments.page import TITLE
 from ipdlam.experiments.paper.setup import LETTER
 from ipdlam.experiments.summary import five_sentences, why_it_changed
@@ -49,21 +50,22 @@ def write_report(folder: Path, output: Path) -> tuple[list[Content], list[Path]]
     if output.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"output must end in .html, got {str(output)!r}")
     beside, picture = output.with_suffix(".md"), output.with_suffix(".png")
-    for path, mark in ((output, page.MARK), (beside, MARK)):
-        if path.exists() and not (path.is_file() and mark.encode() in path.read_bytes()[:1000]):
-            raise ConfigError(f"output would replace {path}, which is no report; remove it or choose another name")
+    refuse_to_replace(output, page.MARK)
+    refuse_to_replace(beside, MARK)
     contents = load_contents(folder)
-    overview, image = table_overview(contents), None
+    overview, image, drawn = table_overview(contents), None, []
     if overview is not None:
-        if picture.exists() and not is_overview(picture):
-            raise ConfigError(
-                f"output would replace {picture}, which is of no report; remove it or choose another name"
-            )
-        image = overview_picture(overview, picture)
-    drawn = [] if image is None else [picture]
+        refuse_to_replace(picture, PICTURE_MARK)
+        image, drawn = overview_picture(overview, picture), [picture]
     write_file(beside, report_markdown(contents, beside.parent, *drawn).encode())
     write_file(output, page.report_html(contents, image).encode())
     return contents, [output, beside, *drawn]
+
+
+def refuse_to_replace(path: Path, mark: str) -> None:
+    """Refuse a name that something else has than a file of a report."""
+    if path.exists() and not (path.is_file() and mark.encode() in path.read_bytes()[:1000]):
+        raise ConfigError(f"output would replace {path}, which is of no report; remove it or choose another name")
 
 
 def verdict_markdown(contents: Sequence[Content]) -> str:

@@ -143,7 +143,9 @@ class Comparison:
             "command": command,
             "environment": environment(),
             "config": config.resolved().to_dict(),
-            "minibatch": config.of_method("minibatch", **terms.minibatch).suited() if has_batches else None,
+            "minibatch": config.of_method("minibatch", **terms.of_method("minibatch")).suited()
+            if has_batches
+            else None,
             "learning_rates": dict(terms.learning_rates),
             "batch_size": terms.batch_size,
             "seeds": len(self.seeds),

@@ -142,6 +142,9 @@ class TrainConfig:
     offline: bool = setting(False, DATA, "never download")
     label: str | None = setting(None, DATA, "the label column of a table, by name or number [default: the last]")
     drop: str | None = setting(None, DATA, "columns of a table to leave out, by name or number, with commas between")
+    categories: str | None = setting(
+        None, DATA, "columns of a table that hold categories, whatever stands there, by name or number"
+    )
     task: str = setting("auto", DATA, f"what the labels are: {', '.join(TASKS)}")
     validation: str = setting(
         "auto", DATA, "what to score on: test, none, or a fraction held out [auto: test if there is one, else 0.2]"

@@ -20,18 +20,21 @@ from ipdlam.prox.probabilities import probabilities as class_probabilities
 from ipdlam.runs.config import ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.folder import RunFolder
 from ipdlam.runs.model_file import TrainedModel, load_model
-from ipdlam.runs.problem import columns_to_drop, set_aside
+from ipdlam.runs.problem import columns_in, set_aside
 from ipdlam.training.evaluation import evaluate, regression_scores
 
 
 def read_trained(path: Path) -> tuple[TrainedModel, TrainConfig | None]:
-    """The model of a run folder with its configuration, or of a model file alone."""
-    if path.is_dir():
+    """The model of a run folder with its configuration, or of a model file alone; the caller has named it."""
+    try:
+        if not path.is_dir():
+            return load_model(path), None
         folder = RunFolder.open(path)
-        if not folder.model.is_file():
-            raise FileError(f"{path} holds no model yet; finish the run: ipdlam train --resume {path}")
-        return load_model(folder.model), folder.read_config()
-    return load_model(path), None
+        if folder.model.is_file():
+            return load_model(folder.model), folder.read_config()
+    except FileError as error:
+        raise ConfigError(str(error)) from error
+    raise ConfigError(f"{path} holds no model yet; finish the run: ipdlam train --resume {path}")
 
 
 def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str, dict[str, Any]]:
@@ -58,7 +61,7 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
             label=config.label,
             task=config.task,
             dtype=torch.float64,
-            drop=columns_to_drop(config),
+            drop=columns_in(config.drop),
             gaps=True,
             encoding=trained.encoding,
         )
@@ -127,7 +130,11 @@ def predict_file(
             f"probabilities are for classes and the losses {', '.join(PROBABILITIES)}; {path} is {what}: leave them out"
         )
     label = trained.label if config is None or config.label is None else config.label
-    X = read_inputs(file, trained.columns, label, gaps=True, encoding=trained.encoding)
+    drop = [] if config is None else columns_in(config.drop)
+    try:
+        X = read_inputs(file, trained.columns, label, gaps=True, encoding=trained.encoding, drop=drop)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
     try:
         outputs = trained.outputs(X)
     except ValueError as error:

@@ -76,9 +76,9 @@ class RawSplit(NamedTuple):
     scored_on: str
 
 
-def columns_to_drop(config: TrainConfig) -> list[str]:
-    """The columns of a table that are left out, by name or number."""
-    return [name.strip() for name in (config.drop or "").split(",") if name.strip()]
+def columns_in(text: str | None) -> list[str]:
+    """The columns of a table that a setting names or numbers."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def set_aside(data: Dataset, config: TrainConfig) -> RawSplit:
@@ -159,8 +159,9 @@ class Problem:
                 task=config.task,
                 progress=progress,
                 dtype=torch.float64,
-                drop=columns_to_drop(config),
+                drop=columns_in(config.drop),
                 gaps=True,
+                categories=columns_in(config.categories),
             )
         self.split = split(self.data, config)
         self.widths = (self.split.X.shape[1], *config.hidden, self._outputs())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from ipdlam.checkpoint.format import RowStore
@@ -18,6 +21,8 @@ from ipdlam.network.samples import Samples
 from ipdlam.training.history import History, Record
 from ipdlam.training.loop import Progress
 
+ROWS_WATCHED, NUMBERS_WATCHED = 32, 256  # of an array, and of each of these rows: tens of microseconds an iteration
+
 
 def add_digests(parts: Sequence[dict[str, tuple[str, int] | None]]) -> dict[str, str | None]:
     """What :meth:`ipdlam.network.samples.Samples.row_digests` gives for all parts together, as text."""
@@ -26,6 +31,16 @@ def add_digests(parts: Sequence[dict[str, tuple[str, int] | None]]) -> dict[str,
         total = sum(found[1] for part in parts if (found := part[name]) is not None)
         text[name] = None if own is None else f"{total % 2**256:064x} {own[0]}"
     return text
+
+
+def some_rows(array: Tensor | None) -> bytes | None:
+    """A checksum of rows from all over an array in memory; None where there is none, or it is elsewhere."""
+    if array is None or not len(array) or array.device.type != "cpu" or array.layout != torch.strided:
+        return None
+    rows = array.detach().numpy()[:: -(-len(array) // ROWS_WATCHED)]
+    numbers = rows.reshape(len(rows), -1)
+    numbers = numbers[:, :: -(-numbers.shape[1] // NUMBERS_WATCHED)]
+    return hashlib.blake2b(np.ascontiguousarray(numbers).data).digest()
 
 
 @dataclass
@@ -39,18 +54,19 @@ class RunState(ABC):
     iteration: int = field(default=0, kw_only=True)
     seconds: float = field(default=0.0, kw_only=True)
     whole: bool = field(default=False, kw_only=True)  # False while an iteration is under way: half of one is no run
+    evaluating: bool = field(default=False, kw_only=True)  # the iteration that was counted last
     spans: tuple[Span, Span | None] | None = field(default=None, kw_only=True)  # of many processes' samples, validation
-    _versions: dict[str, int | None] = field(init=False, repr=False)
+    _marks: dict[str, object] = field(init=False, repr=False)
     _fingerprints: dict[str, Any] | None = field(default=None, kw_only=True, repr=False)
     _row_fingerprints: dict[str, Any] | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        self._versions = self._count_changes()
+        self._marks = self._mark_samples()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, or from a pickle: torch counts the changes of the new tensors from the beginning."""
         self.__dict__.update(state)
-        self._versions = self._count_changes()
+        self._marks = self._mark_samples()
 
     @abstractmethod
     def last_weights(self) -> Weights:
@@ -88,22 +104,31 @@ class RunState(ABC):
         return self._row_fingerprints
 
     def refuse_changes(self) -> None:
-        """Refuse samples that were changed in place since the run began: sums over them would be of two kinds."""
-        for name, version in self._count_changes().items():
-            if version != self._versions[name]:
+        """Refuse samples that were changed in place since the run began: sums over them would be of two kinds.
+
+        torch counts the changes of a tensor. Of what else changes numbers, as NumPy does in an array that a tensor
+        shares, some rows tell, the same ones every time.
+        """
+        for name, mark in self._mark_samples().items():
+            if mark != self._marks[name]:
                 raise RuntimeError(
                     f"{name} was changed in place since the run was started, which reads it in every iteration; give "
                     "the run a copy of its own, or call start(X, y) with the new data"
                 )
 
-    def _count_changes(self) -> dict[str, int | None]:
+    def _mark_samples(self) -> dict[str, object]:
         parts = {"": self.samples, "validation ": self.validation}
         return {
-            f"{prefix}{name}": version
+            f"{prefix}{name}": (version, some_rows(part.weight if name == "sample_weight" else getattr(part, name)))
             for prefix, part in parts.items()
             if part is not None
             for name, version in part.versions().items()
         }
+
+    @property
+    def is_unrecorded(self) -> bool:
+        """Whether an iteration is counted that has no record yet, and it is not being evaluated."""
+        return self.iteration > len(self.history) and not self.evaluating
 
     def place(self) -> dict[str, Any]:
         """Where the run stands; the same on all processes."""

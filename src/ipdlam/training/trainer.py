@@ -8,10 +8,12 @@ from one iteration to the next is a :class:`ipdlam.training.state.RunState`.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -19,13 +21,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
-from typing_extensions import Self
+from typing_extensions import ParamSpec, Self
 
 from ipdlam.checkpoint.format import Checkpoint, refuse_differences
 from ipdlam.checkpoint.together import read_together, write_together
 from ipdlam.checks import check_integer, differences
 from ipdlam.distributed.agreement import refuse_mismatch
-from ipdlam.distributed.group import SERIAL, Group, current_group
+from ipdlam.distributed.group import SERIAL, Group, current_group, uninterrupted
 from ipdlam.errors import CheckpointError, DivergenceError
 from ipdlam.network.mlp import Network
 from ipdlam.network.model import ModelView
@@ -40,6 +42,8 @@ from ipdlam.training.state import RunState
 from ipdlam.version import __version__
 
 S = TypeVar("S", bound=RunState)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Trainer(ABC, Generic[S]):
@@ -124,7 +128,8 @@ class Trainer(ABC, Generic[S]):
         """Check the data, and begin a run from the model as it is (that of rank 0, where several processes train).
 
         The arrays are read in every iteration, and copied only where they have to be converted: leave them as they are
-        until the run is over. That a tensor was changed in place is noticed; that a NumPy array was is not.
+        until the run is over. It is noticed that a tensor was changed in place, and that a NumPy array was, where some
+        rows of it tell.
         """
         with self._meeting_others():
             self.network = self._read_again()
@@ -153,7 +158,8 @@ class Trainer(ABC, Generic[S]):
         """What the loop calls: one iteration, or epoch, and its record."""
         with self.group.telling(), self.network.in_full_precision():
             state = self._whole_state()
-            return self._record(state, self._iteration(state), evaluate)
+            with uninterrupted(lambda: state.is_unrecorded):  # what is counted has a record
+                return self._record(state, self._iteration(state), evaluate)
 
     def close(self) -> None:
         """Forget the run, and remove what it keeps in files; the model keeps its weights."""
@@ -427,8 +433,10 @@ class Trainer(ABC, Generic[S]):
         with self.group.in_step():
             try:
                 if evaluated:
+                    state.evaluating = True
                     found = self._scores(state)
             finally:
+                state.evaluating = False
                 record = Record(
                     iteration=state.iteration,
                     seconds=state.seconds,
@@ -451,9 +459,31 @@ class Trainer(ABC, Generic[S]):
         )
 
 
+def counting(own: str, other: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Answer the wrong argument of a method by the name of the trainer: it counts its ``own``, others the ``other``."""
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        known = [name for name in inspect.signature(method).parameters if name != "self"]
+
+        @functools.wraps(method)
+        def checked(*arguments: P.args, **named: P.kwargs) -> R:
+            called = f"{type(arguments[0]).__name__}.{method.__name__}"
+            for name in named:
+                if name == other:
+                    raise TypeError(f"{called} counts {own}, got {other}={named[name]!r}; use {own}=")
+                if name not in known:
+                    raise TypeError(f"{called} has no argument {name!r}; it has {', '.join(known)}")
+            return method(*arguments, **named)
+
+        return checked
+
+    return decorate
+
+
 class CountsIterations(Trainer[S]):
     """One whose steps are iterations."""
 
+    @counting("iterations", other="epochs")
     def fit(
         self,
         X: ArrayLike,
@@ -493,6 +523,7 @@ class CountsIterations(Trainer[S]):
             evaluate_every=evaluate_every,
         )
 
+    @counting("iterations", other="epochs")
     def continue_fit(
         self,
         *,
@@ -532,6 +563,7 @@ class CountsEpochs(Trainer[S]):
 
     unit = "epoch"
 
+    @counting("epochs", other="iterations")
     def fit(
         self,
         X: ArrayLike | Loader,
@@ -572,6 +604,7 @@ class CountsEpochs(Trainer[S]):
             evaluate_every=evaluate_every,
         )
 
+    @counting("epochs", other="iterations")
     def continue_fit(
         self,
         *,

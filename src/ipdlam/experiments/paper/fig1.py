@@ -29,7 +29,7 @@ from ipdlam.experiments.claims import (
     said,
     unmeasured,
 )
-from ipdlam.experiments.paper.setup import LETTER, Reading, datasets, dlam, ipdlam
+from ipdlam.experiments.paper.setup import CHOSEN, LETTER, Reading, datasets, dlam, ipdlam
 from ipdlam.experiments.spec import (
     OUTCOME,
     START,
@@ -68,7 +68,7 @@ LEADS = (
 )
 
 
-def runs(scale: str, reading: Reading) -> list[RunSpec]:
+def runs(scale: str, reading: Reading = CHOSEN) -> list[RunSpec]:
     """DLAM in both senses, the proximal terms without inertia, and the three inertias."""
     return [
         spec
@@ -182,17 +182,13 @@ ABOUT = (
     "another order. Since delta changes with inertia between DLAM "
     "and the others, delta = 1 is also run without inertia."
 )
-
-
-def experiment(reading: Reading) -> Experiment:
-    """It in one reading of the paper."""
-    return Experiment(
-        f"fig1{reading.suffix}",
-        reading.titled("Figure 1: iPDLAM against DLAM"),
-        f"{ABOUT} In this reading {reading.words}.",
-        partial(runs, reading=reading),
-        rows,
-        (Column("data", "data"), Column("method", "name"), *OUTCOME),
-        panels,
-        claims,
-    )
+EXPERIMENT = Experiment(
+    "fig1",
+    "Figure 1: iPDLAM against DLAM",
+    ABOUT,
+    runs,
+    rows,
+    (Column("data", "data"), Column("method", "name"), *OUTCOME),
+    panels,
+    claims,
+)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ipdlam.experiments.claims import CLOSE, PARTS, UNMEASURED, Claim, Row, alike, judged, spread, unmeasured
-from ipdlam.experiments.paper.setup import Reading, datasets, ipdlam
+from ipdlam.experiments.paper.setup import CHOSEN, Reading, datasets, ipdlam
 from ipdlam.experiments.spec import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
 
 PROXIMITIES = (0.1, 0.2, 0.3, 0.4, 1.0)
 
 
-def runs(scale: str, reading: Reading) -> list[RunSpec]:
+def runs(scale: str, reading: Reading = CHOSEN) -> list[RunSpec]:
     """Five proximities on MNIST."""
     return [ipdlam(scale, datasets(scale)[0], reading, proximity=proximity) for proximity in PROXIMITIES]
 
@@ -62,17 +61,13 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
 ABOUT = (
     f"Inertia 0.7 on MNIST with five proximities. Similar is taken to be within {100.0 * CLOSE:.0f} point of accuracy."
 )
-
-
-def experiment(reading: Reading) -> Experiment:
-    """It in one reading of the paper."""
-    return Experiment(
-        f"fig2{reading.suffix}",
-        reading.titled("Figure 2: the proximity delta"),
-        f"{ABOUT} In this reading {reading.words}.",
-        partial(runs, reading=reading),
-        rows,
-        (Column("delta", "proximity"), *OUTCOME),
-        panels,
-        claims,
-    )
+EXPERIMENT = Experiment(
+    "fig2",
+    "Figure 2: the proximity delta",
+    ABOUT,
+    runs,
+    rows,
+    (Column("delta", "proximity"), *OUTCOME),
+    panels,
+    claims,
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from ipdlam.experiments.claims import (
@@ -19,13 +18,13 @@ from ipdlam.experiments.claims import (
     spread,
     unmeasured,
 )
-from ipdlam.experiments.paper.setup import Reading, datasets, ipdlam
+from ipdlam.experiments.paper.setup import CHOSEN, Reading, datasets, ipdlam
 from ipdlam.experiments.spec import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
 
 ORDERS = ("reverse", "increase", "nested-reverse")
 
 
-def runs(scale: str, reading: Reading) -> list[RunSpec]:
+def runs(scale: str, reading: Reading = CHOSEN) -> list[RunSpec]:
     """One run for every order; the first is the default, and the run that other experiments have."""
     base = ipdlam(scale, datasets(scale)[0], reading)
     return [base, *(base.changed(settings=(("order", order),)) for order in ORDERS[1:])]
@@ -94,17 +93,13 @@ ABOUT = (
     "Inertia 0.7 on MNIST. Nested reverse visits the data once for every layer in an iteration, the others once. "
     f"Little is taken to be within {100.0 * CLOSE:.0f} point of accuracy."
 )
-
-
-def experiment(reading: Reading) -> Experiment:
-    """It in one reading of the paper."""
-    return Experiment(
-        f"order{reading.suffix}",
-        reading.titled("Figure 4: the order of the updates"),
-        f"{ABOUT} In this reading {reading.words}.",
-        partial(runs, reading=reading),
-        rows,
-        (Column("order", "order"), *OUTCOME),
-        panels,
-        claims,
-    )
+EXPERIMENT = Experiment(
+    "order",
+    "Figure 4: the order of the updates",
+    ABOUT,
+    runs,
+    rows,
+    (Column("order", "order"), *OUTCOME),
+    panels,
+    claims,
+)

@@ -9,10 +9,12 @@ so.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ipdlam.experiments.spec import START, RunSpec
+from ipdlam.experiments.spec import START, Experiment, RunSpec
 
 IMAGES = ("mnist", "fashion-mnist")
 TRAINING_SAMPLES = 60000  # of either
@@ -89,3 +91,14 @@ def optimizer(scale: str, data: str, name: str, learning_rate: float) -> RunSpec
     spec = ipdlam(scale, data, LETTER).without("inertia", "proximity")
     batch_size = 64 if scale == "smoke" else BATCH
     return spec.changed(method=name, settings=(("learning_rate", learning_rate), ("batch_size", batch_size)))
+
+
+def in_reading(reading: Reading, experiment: Experiment) -> Experiment:
+    """A table or figure of the paper in one reading of it."""
+    return dataclasses.replace(
+        experiment,
+        name=f"{experiment.name}{reading.suffix}",
+        title=reading.titled(experiment.title),
+        about=f"{experiment.about} In this reading {reading.words}.",
+        runs=partial(experiment.runs, reading=reading),  # type: ignore[call-arg]
+    )
