@@ -18,6 +18,10 @@ DataDir = Annotated[
     typer.Option(metavar="TEXT", help="where to look for named data sets first"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+Network = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="FILE:FUNCTION", help="the function that made its network, where that was one of yours"),
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run, or its model.safetensors")]
 
 
@@ -28,6 +32,7 @@ def evaluate(
         typer.Option(metavar="DATA", help="other data than the run's own: a name, a file or a folder"),
     ] = None,
     data_dir: DataDir = None,
+    network: Network = None,
     as_json: AsJson = False,
 ) -> None:
     """Loss and accuracy of a trained model on the data of its run, or on other data.
@@ -40,7 +45,7 @@ def evaluate(
     """
     from ipdlam.runs.predict import evaluate_run
 
-    found = evaluate_run(run, data, data_dir)
+    found = evaluate_run(run, data, data_dir, network)
     if as_json:
         from ipdlam.training.history import plain
 
@@ -72,6 +77,7 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="add the probability of every class, one column each")
     ] = False,
+    network: Network = None,
 ) -> None:
     """Predictions of a trained model as CSV, one line for every sample.
 
@@ -88,7 +94,7 @@ def predict(
 
     if output is not None and output.exists():
         raise ConfigError(f"output {output} exists already; remove it or choose another name")
-    header, rows = predict_file(run, file, scores=scores, probabilities=probabilities)
+    header, rows = predict_file(run, file, scores=scores, probabilities=probabilities, network=network)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

@@ -283,7 +283,7 @@ def advance(trainer: Trainer[Any], iterations: int, spec: RunSpec, work: Path, c
     return history
 
 
-def make_trainer(spec: RunSpec, seed: int, model: nn.Sequential) -> Trainer[Any]:
+def make_trainer(spec: RunSpec, seed: int, model: nn.Module) -> Trainer[Any]:
     """The method of a specification with its settings.
 
     ``ridge`` is the strength of the regularizer of ``ipdlam`` and ``dlam``, which have none without it.

@@ -34,6 +34,7 @@ from ipdlam.training.trainer import CountsEpochs
 
 STARTS = ("auto", "rescale", "keep")
 BAD_BATCHES = ("refuse", "skip")
+PERCEPTRON_STEP, NETWORK_STEP = 0.5, 0.25  # where nobody says
 
 
 class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
@@ -54,12 +55,13 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     Parameters
     ----------
     model
-        What :class:`ipdlam.IPDLAM` trains: an ``nn.Sequential`` of Linear layers and activations, the last one Linear.
+        Any model of one input and one output that ``torch.fx`` can trace: see docs/method/networks.md.
     loss
         A name in ``ipdlam.prox.LOSSES`` or a ``Loss``.
     step
         The change of a hidden layer's outputs by a batch, in units of their size at the start, times the root of the
         number of layers. It rises over the first batches and descends linearly to zero over the epochs of ``fit``.
+        By default 0.5, or 0.25 where the model is more than a perceptron.
     inertia
         ``beta`` in the paper.
     proximity
@@ -107,7 +109,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         model: nn.Module,
         *,
         loss: str | Loss = "squared",
-        step: float = 0.5,
+        step: float | None = None,
         inertia: float = 0.7,
         proximity: float = 3.0,
         penalty: float = 0.1,
@@ -123,6 +125,8 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     ) -> None:
         super().__init__(model)
         self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
+        if step is None:
+            step = PERCEPTRON_STEP if self.network.chain is not None else NETWORK_STEP
         self.settings = StepSettings(self.loss, step, inertia, proximity, penalty, rank, weight_decay, penalty_growth)
         self.batch_size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
         self.seed = check_seed(seed)
@@ -232,6 +236,10 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     @classmethod
     def _completed(cls, settings: dict[str, Any]) -> dict[str, Any]:
         return {"penalty_growth": 1.0, **settings}  # it did not grow before the setting was there
+
+    def _go_on_as_before(self, settings: dict[str, Any]) -> None:
+        if "penalty_growth" not in settings:
+            self.settings = dataclasses.replace(self.settings, penalty_growth=1.0)
 
     def _described(self) -> dict[str, Any]:
         """The settings, to be compared; a loss that no registry knows by its class."""

@@ -175,7 +175,7 @@ def compared_seeds(histories: Mapping[tuple[str, int], History]) -> list[int]:
 
 def run_method(
     problem: Problem,
-    model: nn.Sequential,
+    model: nn.Module,
     method: str,
     seed: int,
     iterations: int,

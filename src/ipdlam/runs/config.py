@@ -46,7 +46,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "proximity": 3.0,
         "penalty": 0.1,
         "batch_size": None,  # as suits the number of samples
-        "step": 0.5,
+        "step": None,  # as suits the network
         "rank": 64,
         "weight_decay": 0.0,
         "epochs": 10,
@@ -87,6 +87,7 @@ ACTIVATIONS = (
 LOSSES = ("squared", "huber", "absolute", "quantile", "hinge", "squared_hinge", "logistic", "cross_entropy")
 REGULARIZERS = ("ridge", "l1", "elastic_net", "non_negative", "none")
 ORDERS = ("reverse", "increase", "nested-reverse")
+NETWORKS = ("cnn", "vgg5", "resnet8")
 INITIALISATIONS = ("torch", "he", "paper")
 DTYPES = ("float32", "float64")
 TASKS = ("auto", "classification", "regression")
@@ -154,6 +155,9 @@ class TrainConfig:
     )
     limit: int | None = setting(None, DATA, "use the first so many training samples")
 
+    network: str | None = setting(
+        None, NETWORK, f"for images {', '.join(NETWORKS)}, or file.py:function that gives a model [default: --hidden]"
+    )
     hidden: tuple[int, ...] = setting((300, 300), NETWORK, "widths of the hidden layers, such as 1500,1500")
     activation: str = setting("relu", NETWORK, ", ".join(ACTIVATIONS))
     initialisation: str = setting("torch", NETWORK, f"{', '.join(INITIALISATIONS)} (paper: N(0, 0.01^2), biases 0.1)")
@@ -193,7 +197,8 @@ class TrainConfig:
     step: float | None = setting(
         None,
         METHOD,
-        "of minibatch: change of outputs by a batch, in their size, times the root of the number of layers",
+        "of minibatch: change of outputs by a batch, in their size, times the root of the number of layers "
+        "[default: 0.5; 0.25 for a --network]",
     )
     rank: int | None = setting(None, METHOD, "of minibatch: how many directions of a layer's inputs its metric knows")
     weight_decay: float | None = setting(None, METHOD, "of minibatch: its part of a step shrinks the weights")
@@ -274,6 +279,8 @@ class TrainConfig:
             raise ConfigError(f"regularizer_strength means nothing to the regularizer {self.regularizer}; leave it out")
         if self.inertia is not None and len(self.inertia) not in (1, 3):
             raise ConfigError(f"inertia must be one number or three (z, weights, a), got {len(self.inertia)}")
+        if self.network is not None:
+            self._check_network()
         for name in OWN:
             if getattr(self, name) is not None:
                 self._check_meaning(name, getattr(self, name))
@@ -283,6 +290,17 @@ class TrainConfig:
                 raise ConfigError(
                     f"validation must be auto, test, none, or a fraction between 0 and 1, got {self.validation!r}"
                 )
+
+    def _check_network(self) -> None:
+        """Refuse a network that is neither known nor a function in a file, and settings that mean nothing to it."""
+        assert self.network is not None
+        if self.network not in NETWORKS and not is_function(self.network):
+            raise ConfigError(
+                f"network must be one of {', '.join(NETWORKS)}, or file.py:function, got {self.network!r}"
+            )
+        for item in dataclasses.fields(self):
+            if item.name in ("hidden", "activation", "initialisation") and getattr(self, item.name) != item.default:
+                raise ConfigError(f"{item.name} means nothing to --network {self.network}; leave out one of them")
 
     def _check_meaning(self, name: str, value: Any) -> None:
         """Refuse a setting of other methods."""
@@ -471,6 +489,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
         raise ConfigError(f"{path} sets {unknown[0]!r}, which is no setting{hint}")
     return content
+
+
+def is_function(network: str) -> bool:
+    """Whether a network is a function in a file."""
+    file, _, function = network.rpartition(":")
+    return file.endswith(".py") and function.isidentifier()
 
 
 def unit(method: str) -> str:

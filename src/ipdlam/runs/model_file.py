@@ -19,7 +19,9 @@ from ipdlam.datasets import varying
 from ipdlam.datasets.columns import Column
 from ipdlam.errors import FileError
 from ipdlam.network.initialise import mlp
+from ipdlam.network.model import evaluating
 from ipdlam.prox import ACTIVATIONS, LOSSES
+from ipdlam.runs.networks import NamedNetwork
 
 FORMAT = "ipdlam model 1"
 
@@ -79,7 +81,7 @@ def centre(X: Tensor) -> tuple[Tensor, Tensor]:
 class TrainedModel:
     """A model with all that a prediction needs."""
 
-    model: nn.Sequential
+    model: nn.Module
     widths: tuple[int, ...]
     activation: str
     loss: str
@@ -89,6 +91,7 @@ class TrainedModel:
     preparation: Preparation = Preparation()
     encoding: tuple[Column, ...] | None = None  # how the features of a text table become raw inputs
     units: tuple[Tensor, Tensor] | None = None  # mean and deviation of real targets: the network gives scaled ones
+    network: NamedNetwork | None = None  # where it is no perceptron of these widths
 
     @property
     def raw_inputs(self) -> int:
@@ -108,7 +111,8 @@ class TrainedModel:
     def outputs(self, X: Tensor, chunk_size: int = 8192) -> Tensor:
         """The last layer of the network for every row; of a regression in the units of its targets."""
         starts = range(0, max(1, len(X)), chunk_size)
-        found = torch.cat([self.model(self.inputs(X[start : start + chunk_size])) for start in starts])
+        with evaluating(self.model):
+            found = torch.cat([self.model(self.inputs(X[start : start + chunk_size])) for start in starts])
         return found if self.units is None else found.double() * self.units[1] + self.units[0]
 
     def goals(self, y: Tensor) -> Tensor:
@@ -138,12 +142,17 @@ class TrainedModel:
             "flags": list(self.preparation.flags),
             "encoding": None if self.encoding is None else [column.to_dict() for column in self.encoding],
         }
+        if self.network is not None:
+            about["network"] = self.network.to_dict()
         # One entry: safetensors writes several in any order, and the same model is to be the same file.
         write_file(path, save(tensors, metadata={"ipdlam": json.dumps(about)}))
 
 
-def load_model(path: Path) -> TrainedModel:
-    """Read what :meth:`TrainedModel.save` wrote; anything else is refused, and no code is run."""
+def load_model(path: Path, network: str | None = None) -> TrainedModel:
+    """Read what :meth:`TrainedModel.save` wrote; anything else is refused, and no code is run.
+
+    But for that of ``network``, a function in a file of the user's, which has to be given again.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -151,7 +160,8 @@ def load_model(path: Path) -> TrainedModel:
         about = json.loads(metadata.get("ipdlam", "{}"))
         if about.get("format") != FORMAT:
             raise ValueError(f"its format is {about.get('format')!r}, not {FORMAT!r}")
-        widths, dtype = check_tensors(tensors, about)  # before a network of the stated size is made
+        named = None if about.get("network") is None else NamedNetwork.from_dict(about["network"], network)
+        widths, dtype = check_tensors(tensors, about, named)  # before a network of the stated size is made
         for name, registry in (("activation", ACTIVATIONS), ("loss", LOSSES)):
             if about[name] not in registry:
                 raise ValueError(f"its {name} {about[name]!r} is in no registry")
@@ -161,7 +171,10 @@ def load_model(path: Path) -> TrainedModel:
         units = None if middle is None or spread is None else (middle, spread)
         encoding = about.get("encoding")
         encoding = None if encoding is None else tuple(Column.from_dict(fields) for fields in encoding)
-        model = mlp(widths, about["activation"], "torch", 0, dtype, "cpu")
+        if named is None:
+            model: nn.Module = mlp(widths, about["activation"], "torch", 0, dtype, "cpu")
+        else:
+            model = named.make(widths[-1], 0).to(dtype)
         model.load_state_dict(tensors)
         classes, columns = check_names("classes", about), check_names("columns", about)
         by_sign = widths[-1] == 1 and LOSSES[about["loss"]]().classes(1) == 2
@@ -190,18 +203,23 @@ def load_model(path: Path) -> TrainedModel:
         raise FileError(f"{path} is not a model that ipdlam saved: {error}") from error
     ready = Preparation(fill, flags, mean, scale)
     return TrainedModel(
-        model, widths, about["activation"], about["loss"], classes, columns, label, ready, encoding, units
+        model, widths, about["activation"], about["loss"], classes, columns, label, ready, encoding, units, named
     )
 
 
-def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ...], torch.dtype]:
+def check_tensors(
+    tensors: dict[str, Tensor], about: Any, network: NamedNetwork | None = None
+) -> tuple[tuple[int, ...], torch.dtype]:
     """The widths and the type that a file states, if all of its tensors are of them."""
     widths, dtype = about["widths"], {"float32": torch.float32, "float64": torch.float64}[about["dtype"]]
     if len(widths) < 2 or not all(type(width) is int and width > 0 for width in widths):
         raise ValueError(f"its widths are {widths!r}")
     shapes: dict[str, tuple[int, ...]] = {}
-    for index, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-        shapes |= {f"{2 * index}.weight": (outputs, inputs), f"{2 * index}.bias": (outputs,)}
+    if network is not None:
+        shapes |= network.shapes(widths[-1])
+    else:
+        for index, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            shapes |= {f"{2 * index}.weight": (outputs, inputs), f"{2 * index}.bias": (outputs,)}
     if "input.mean" in tensors or "input.scale" in tensors:
         shapes |= {"input.mean": (widths[0],), "input.scale": (widths[0],)}
     flags = about.get("flags", [])
@@ -221,6 +239,7 @@ def check_tensors(tensors: dict[str, Tensor], about: Any) -> tuple[tuple[int, ..
         )
     for name, tensor in tensors.items():
         exact = name.startswith(("input.", "output.")) and tensor.dtype == torch.float64
+        exact = exact or (network is not None and not tensor.is_floating_point())  # batches that a norm has counted
         if not (exact or tensor.dtype == dtype) or not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"its tensor {name} is {tensor.dtype}, or not finite; stated is {dtype}")
     for name in ("input.scale", "output.scale"):

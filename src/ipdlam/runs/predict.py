@@ -12,7 +12,7 @@ from torch import Tensor
 from ipdlam.datasets import Dataset, load, read_inputs
 from ipdlam.datasets.tables import listed, separator
 from ipdlam.errors import FileError
-from ipdlam.network.mlp import Network
+from ipdlam.network.graph import Graph
 from ipdlam.network.samples import check_samples
 from ipdlam.prox import LOSSES
 from ipdlam.prox.probabilities import PROBABILITIES
@@ -24,22 +24,24 @@ from ipdlam.runs.problem import columns_in, set_aside
 from ipdlam.training.evaluation import evaluate, regression_scores
 
 
-def read_trained(path: Path) -> tuple[TrainedModel, TrainConfig | None]:
+def read_trained(path: Path, network: str | None = None) -> tuple[TrainedModel, TrainConfig | None]:
     """The model of a run folder with its configuration, or of a model file alone; the caller has named it."""
     try:
         if not path.is_dir():
-            return load_model(path), None
+            return load_model(path, network), None
         folder = RunFolder.open(path)
         if folder.model.is_file():
-            return load_model(folder.model), folder.read_config()
+            return load_model(folder.model, network), folder.read_config()
     except FileError as error:
         raise ConfigError(str(error)) from error
     raise ConfigError(f"{path} holds no model yet; finish the run: ipdlam train --resume {path}")
 
 
-def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str, dict[str, Any]]:
+def evaluate_run(
+    path: Path, data: str | None, data_dir: str | None, network: str | None = None
+) -> dict[str, dict[str, Any]]:
     """What a saved model is worth on its own data, or on others, by part: samples, mean loss, accuracy or errors."""
-    trained, config = read_trained(path)
+    trained, config = read_trained(path, network)
     if config is None and data is None:
         raise ConfigError(f"{path} is a model without a run; say which data: --data DATA")
     config = TrainConfig(label=trained.label) if config is None else config
@@ -72,7 +74,7 @@ def evaluate_run(path: Path, data: str | None, data_dir: str | None) -> dict[str
             parts = {"training samples": (raw.X, raw.y)}
             if raw.validation is not None:
                 parts[raw.scored_on] = raw.validation
-        network, loss = Network(trained.model), LOSSES[trained.loss]()
+        network, loss = Graph(trained.model), LOSSES[trained.loss]()
         for name, (X, y) in parts.items():
             inputs = trained.inputs(same_columns(trained, loaded, X))
             goals = same_classes(trained, loaded, y)
@@ -120,10 +122,10 @@ def same_classes(trained: TrainedModel, data: Dataset, y: Tensor) -> Tensor:
 
 
 def predict_file(
-    path: Path, file: Path, *, scores: bool = False, probabilities: bool = False
+    path: Path, file: Path, *, scores: bool = False, probabilities: bool = False, network: str | None = None
 ) -> tuple[list[str], list[list[object]]]:
     """A header and one row of predictions for every sample in a file."""
-    trained, config = read_trained(path)
+    trained, config = read_trained(path, network)
     if probabilities and (trained.classes is None or trained.loss not in PROBABILITIES):
         what = "a regression" if trained.classes is None else f"a model of the loss {trained.loss}"
         raise ConfigError(

@@ -23,6 +23,7 @@ from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES, REGULARIZERS, Regularizer
 from ipdlam.runs.config import ConfigError, TrainConfig, as_weight_proximity, blamed_on_settings
 from ipdlam.runs.model_file import Preparation, TrainedModel, centre
+from ipdlam.runs.networks import NamedNetwork
 from ipdlam.training.evaluation import regression_scores
 from ipdlam.training.trainer import Trainer
 
@@ -37,7 +38,7 @@ TRAINERS: dict[str, Any] = {
 """Name to class of every method that does not back-propagate; ``OPTIMIZERS`` has the others."""
 
 
-def make_trainer(method: str, model: nn.Sequential, seed: int, settings: Mapping[str, Any]) -> Trainer[Any]:
+def make_trainer(method: str, model: nn.Module, seed: int, settings: Mapping[str, Any]) -> Trainer[Any]:
     """A method by name, with its settings; the seed is that of the order of the samples, where they are shuffled."""
     if method in OPTIMIZERS:
         return BackPropagation(model, method, seed=seed, **settings)
@@ -164,12 +165,15 @@ class Problem:
                 categories=columns_in(config.categories),
             )
         self.split = split(self.data, config)
-        self.widths = (self.split.X.shape[1], *config.hidden, self._outputs())
+        hidden = config.hidden if config.network is None else ()
+        self.widths = (self.split.X.shape[1], *hidden, self._outputs())
+        self.network = None if config.network is None else NamedNetwork(config.network, self._sample_shape())
 
     @property
     def title(self) -> str:
         """The data and the network, in a line."""
-        return f"{self.data.name}, {'-'.join(str(width) for width in self.widths)}"
+        shape = "-".join(str(width) for width in self.widths)
+        return f"{self.data.name}, {shape if self.network is None else self.network.name}"
 
     @property
     def heading(self) -> str:
@@ -179,7 +183,7 @@ class Problem:
         kind = "regression" if self.data.classes is None else f"{len(self.data.classes)} classes"
         return f"{self.title}, {kind}: {len(split.X)} samples{scored}"
 
-    def make_model(self, config: TrainConfig | None = None) -> nn.Sequential:
+    def make_model(self, config: TrainConfig | None = None) -> nn.Module:
         """The network with its initial weights, the same at every call; another configuration may change its seed."""
         config = self.config if config is None else config
         dtype = getattr(torch, config.dtype)
@@ -187,6 +191,8 @@ class Problem:
             torch.empty(0, device=config.device)
         except (RuntimeError, AssertionError) as error:  # torch's word on an unknown or missing device
             raise ConfigError(f"device {config.device!r} cannot be used: {str(error).splitlines()[0]}") from error
+        if self.network is not None:
+            return self.network.make(self.widths[-1], config.seed).to(config.device, dtype)
         try:
             return mlp(self.widths, config.activation, config.initialisation, config.seed, dtype, config.device)
         except (RuntimeError, TypeError) as error:  # no memory for it, or a width beyond 64 bits
@@ -195,13 +201,13 @@ class Problem:
                 "there is; choose smaller ones for --hidden"
             ) from error
 
-    def make_trainer(self, model: nn.Sequential, config: TrainConfig | None = None) -> Trainer[Any]:
+    def make_trainer(self, model: nn.Module, config: TrainConfig | None = None) -> Trainer[Any]:
         """The method of the configuration, or of another one, with its settings."""
         config = self.config if config is None else config
         with blamed_on_settings():
             return make_trainer(config.chosen, model, config.seed, self._arguments(config))
 
-    def make_optimizer(self, model: nn.Sequential) -> BackPropagation | None:
+    def make_optimizer(self, model: nn.Module) -> BackPropagation | None:
         """The optimizer of the second stage with its settings, where the configuration has one."""
         config = self.config
         if config.then is None:
@@ -236,7 +242,7 @@ class Problem:
         """The samples to a batch, or what suits their number where it is not given."""
         return default_batch_size(len(self.split.X)) if given is None else given
 
-    def errors(self, model: nn.Sequential) -> dict[str, float | None] | None:
+    def errors(self, model: nn.Module) -> dict[str, float | None] | None:
         """R², RMSE and MAE of a regression on what it is scored on, in the targets' units; None for classes."""
         split = self.split
         if split.targets is None:
@@ -245,7 +251,7 @@ class Problem:
         device = next(model.parameters()).device
         return regression_scores(model, Samples(X.to(device), y.to(device), None), split.targets[1])
 
-    def describe(self, model: nn.Sequential) -> TrainedModel:
+    def describe(self, model: nn.Module) -> TrainedModel:
         """The trained network with all that a prediction needs."""
         config, data = self.config, self.data
         return TrainedModel(
@@ -259,7 +265,12 @@ class Problem:
             self.split.preparation,
             data.encoding,
             self.split.targets,
+            self.network,
         )
+
+    def _sample_shape(self) -> tuple[int, ...]:
+        """What a sample is to a network: an image where the data are images, else a row of numbers."""
+        return self.data.image_shape or (self.split.X.shape[1],)
 
     def _outputs(self) -> int:
         if self.data.classes is None:

@@ -99,6 +99,9 @@ class Trainer(ABC, Generic[S]):
         """The settings of a checkpoint, with those that came later as they were meant then."""
         return settings
 
+    def _go_on_as_before(self, settings: dict[str, Any]) -> None:
+        """Take settings that came after a checkpoint as they were meant then."""
+
     @abstractmethod
     def _begin(self, samples: Samples, validation: Samples | None) -> S:
         """A new run from the model as it is."""
@@ -272,6 +275,7 @@ class Trainer(ABC, Generic[S]):
                 kind, data, counters = (checkpoint.content[key] for key in ("kind", "data", "run"))
                 settings, network = (checkpoint.content[key] for key in ("settings", "network"))
             refuse_differences(checkpoint, differences(network, self.network.to_dict(), "the model's"))
+            self._go_on_as_before(settings)
             changed = differences(self._completed(settings), self.settings_dict(), "")
             if changed:
                 raise CheckpointError(f"the settings of {checkpoint.path} have changed: {'; '.join(changed)}")

@@ -1,0 +1,270 @@
+"""Convolutional networks: the time and memory of a step beside Adam's, and the accuracy after a few epochs.
+
+    python benchmarks/convolutions.py step                 # the CNN, VGG-5 and ResNet-8; ratios, taken in turns
+    python benchmarks/convolutions.py accuracy             # the CNN on Fashion-MNIST and MNIST, 3 epochs, 3 seeds
+    python benchmarks/convolutions.py cifar                # ResNet-8 with crop and flip, ours beside AdamW and SGD
+
+The data are found through IPDLAM_DATA. Results go to results/convolutions.json; what is there is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import ipdlam
+from ipdlam.network.architectures import ARCHITECTURES
+from ipdlam.runs.environment import environment
+
+RESULTS = Path(__file__).parent.parent / "results" / "convolutions.json"
+SHAPES = {"cnn": (1, 28, 28), "vgg5": (3, 32, 32), "resnet8": (3, 32, 32)}
+BATCH = {"cnn": 512, "vgg5": 128, "resnet8": 512}
+
+
+def read() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def write(key: str, rows: Any, **more: Any) -> None:
+    """Add to the results; every part has the environment it was made in."""
+    found = read()
+    found[key] = {"environment": environment(), **more, "rows": rows}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def make(name: str, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return ARCHITECTURES[name](SHAPES[name], 10)
+
+
+# --- the time and the memory of a step --------------------------------------------------------------------------------
+
+
+def adam_step(model: nn.Module, channels_last: bool) -> Callable[[Tensor, Tensor], None]:
+    """Forward, backward and update, as people write it."""
+    if channels_last:
+        model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        if channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def our_step(model: nn.Module) -> Callable[[Tensor, Tensor], None]:
+    return ipdlam.MiniBatchIPDLAM(model, loss="cross_entropy").step
+
+
+STEPPERS: dict[str, Callable[[nn.Module], Callable[[Tensor, Tensor], Any]]] = {
+    "ours": our_step,
+    "adam": lambda model: adam_step(model, False),
+    "adam, channels last": lambda model: adam_step(model, True),
+}
+
+
+def peak(name: str, method: str, steps: int, batch: int) -> int:
+    """The peak memory of a process that takes some steps, in bytes."""
+
+    def child(connection: Any) -> None:
+        x, y = random_batch(name, batch)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        step = STEPPERS[method](make(name))
+        for _ in range(steps):
+            step(x, y)
+        connection.send(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+
+    here, there = multiprocessing.get_context("fork").Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(there,))
+    process.start()
+    found = int(here.recv())
+    process.join()
+    return found
+
+
+def random_batch(name: str, batch: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.rand(batch, *SHAPES[name]), torch.randint(0, 10, (batch,))
+
+
+def measure_steps(names: list[str], rounds: int, batch: int | None = None) -> None:
+    """Medians of steps that are taken in turns, so that all methods see the same machine."""
+    rows = []
+    for name in names:
+        samples = batch or BATCH[name]
+        memory = {method: peak(name, method, 3, samples) for method in STEPPERS}
+        x, y = random_batch(name, samples)
+        steppers = {method: start(make(name)) for method, start in STEPPERS.items()}
+        seconds: dict[str, list[float]] = {method: [] for method in steppers}
+        for _ in range(rounds):
+            for method, step in steppers.items():
+                started = time.perf_counter()
+                step(x, y)
+                seconds[method].append(time.perf_counter() - started)
+        # Every 51 batches a metric is made anew: the mean has its share of that, the median has not.
+        rows.append({
+            "network": name,
+            "batch": samples,
+            "seconds": {method: statistics.median(values[1:]) for method, values in seconds.items()},
+            "mean_seconds": {method: statistics.fmean(values[1:]) for method, values in seconds.items()},
+            "peak_bytes": memory,
+        })  # fmt: skip
+        print(json.dumps(rows[-1]), flush=True)
+    write("step", rows, rounds=rounds, threads=torch.get_num_threads())
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def images(name: str, limit: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    data = ipdlam.datasets.load(name)
+    X, X_test = data.images
+    assert X_test is not None
+    assert data.y_test is not None
+    return X[:limit], data.y[:limit], X_test, data.y_test
+
+
+def measure_accuracy(sets: list[str], seeds: int, epochs: int, limit: int | None) -> None:
+    """The CNN by our defaults; nothing is chosen here."""
+    rows = read().get("accuracy", {}).get("rows", [])
+    for name in sets:
+        X, y, X_test, y_test = images(name, limit)
+        for seed in range(seeds):
+            if any((row["data"], row["seed"], row["epochs"]) == (name, seed, epochs) for row in rows):
+                continue
+            trainer = ipdlam.MiniBatchIPDLAM(make("cnn", seed), seed=seed)
+            history = trainer.fit(X, y, epochs=epochs, validation_data=(X_test, y_test))
+            found = [record.validation_accuracy for record in history]
+            rows.append({"data": name, "seed": seed, "epochs": epochs, "test": found, "seconds": history[-1].seconds})
+            print(json.dumps(rows[-1]), flush=True)
+            write("accuracy", rows, samples=len(X), settings=trainer.settings_dict())
+
+
+# --- CIFAR-10 ---------------------------------------------------------------------------------------------------------
+
+MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+
+class Augmented:
+    """Batches of images that are cropped at random after a padding of 4, and mirrored every other time."""
+
+    def __init__(self, X: Tensor, y: Tensor, batch: int, seed: int) -> None:
+        self.X, self.y, self.batch = nn.functional.pad(X, (4, 4, 4, 4), mode="reflect"), y, batch
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return len(self.y) // self.batch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self.y), generator=self.generator)
+        side = self.X.shape[2] - 8
+        for number in range(len(self)):
+            rows = order[number * self.batch : (number + 1) * self.batch]
+            x = torch.empty(len(rows), 3, side, side)
+            shifts = torch.randint(0, 9, (len(rows), 2), generator=self.generator).tolist()
+            for place, (row, (down, right)) in enumerate(zip(rows.tolist(), shifts, strict=True)):
+                x[place] = self.X[row, :, down : down + side, right : right + side]
+            mirrored = torch.rand(len(rows), generator=self.generator) < 0.5
+            x[mirrored] = x[mirrored].flip(-1)
+            yield x, self.y[rows]
+
+
+def cifar(limit: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    X, y, X_test, y_test = images("cifar10", limit)
+    mean, deviation = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(DEVIATION).view(3, 1, 1)
+    return (X - mean) / deviation, y, (X_test - mean) / deviation, y_test
+
+
+def accuracy(model: nn.Module, X: Tensor, y: Tensor) -> float:
+    model.eval()
+    with torch.no_grad():
+        found = torch.cat([model(part).argmax(1) for part in X.split(500)])
+    model.train()
+    return float((found == y).double().mean())
+
+
+def one_cycle(name: str, rate: float, model: nn.Module, steps: int) -> tuple[Any, Any]:
+    """An optimizer with the schedule that suits short plans best."""
+    if name == "adamw":
+        optimizer: Any = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.05)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.2)
+
+
+def train_peer(name: str, rate: float, model: nn.Module, loader: Augmented, epochs: int) -> float:
+    """Back-propagation under the same plan; the seconds it took."""
+    model.to(memory_format=torch.channels_last)
+    optimizer, schedule = one_cycle(name, rate, model, epochs * len(loader))
+    started = time.perf_counter()
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad(set_to_none=True)
+            nn.functional.cross_entropy(model(x.contiguous(memory_format=torch.channels_last)), y).backward()
+            optimizer.step()
+            schedule.step()
+    return time.perf_counter() - started
+
+
+def measure_cifar(network: str, methods: list[str], epochs: int, batch: int, seed: int, limit: int | None) -> None:
+    """``methods`` are ours, or an optimizer and its rate: adamw=0.01."""
+    X, y, X_test, y_test = cifar(limit)
+    rows = read().get("cifar", {}).get("rows", [])
+    for method in methods:
+        key = {"network": network, "method": method, "epochs": epochs, "batch": batch, "seed": seed, "samples": len(X)}
+        if any(key.items() <= row.items() for row in rows):
+            continue
+        model, loader = make(network, seed), Augmented(X, y, batch, seed)
+        if method.startswith("ours"):
+            own = {name: float(value) for name, _, value in (part.partition("=") for part in method.split(",")[1:])}
+            trainer = ipdlam.MiniBatchIPDLAM(model, loss="cross_entropy", **own)  # type: ignore[arg-type]
+            seconds = trainer.fit(loader, epochs=epochs)[-1].seconds
+        else:
+            name, _, rate = method.partition("=")
+            seconds = train_peer(name, float(rate), model, loader, epochs)
+        rows.append({**key, "test": accuracy(model, X_test, y_test), "seconds": seconds})
+        print(json.dumps(rows[-1]), flush=True)
+        write("cifar", rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("step", "accuracy", "cifar"))
+    parser.add_argument("--networks", default="cnn,vgg5,resnet8")
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--data", default="fashion-mnist,mnist")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--methods", default="ours,adamw=0.003,adamw=0.01,sgd=0.1,sgd=0.4")
+    given = parser.parse_args()
+    if given.what == "step":
+        measure_steps(given.networks.split(","), given.rounds, given.batch)
+    elif given.what == "accuracy":
+        measure_accuracy(given.data.split(","), given.seeds, given.epochs or 3, given.limit)
+    else:
+        network = given.networks if "," not in given.networks else "resnet8"
+        batch = given.batch or 512
+        measure_cifar(network, given.methods.split(";"), given.epochs or 10, batch, given.seed, given.limit)
+
+
+if __name__ == "__main__":
+    main()
