@@ -79,23 +79,20 @@ STEPPERS: dict[str, Callable[[nn.Module], Callable[[Tensor, Tensor], Any]]] = {
 }
 
 
+def memory_of_steps(name: str, method: str, steps: int, batch: int) -> int:
+    """By how much some steps raise the peak memory of this process, in bytes."""
+    x, y = random_batch(name, batch)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step = STEPPERS[method](make(name))
+    for _ in range(steps):
+        step(x, y)
+    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
 def peak(name: str, method: str, steps: int, batch: int) -> int:
-    """The peak memory of a process that takes some steps, in bytes."""
-
-    def child(connection: Any) -> None:
-        x, y = random_batch(name, batch)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        step = STEPPERS[method](make(name))
-        for _ in range(steps):
-            step(x, y)
-        connection.send(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
-
-    here, there = multiprocessing.get_context("fork").Pipe()
-    process = multiprocessing.get_context("fork").Process(target=child, args=(there,))
-    process.start()
-    found = int(here.recv())
-    process.join()
-    return found
+    """:func:`memory_of_steps` in a process of its own (a new one: threads do not survive a fork)."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(memory_of_steps, (name, method, steps, batch))
 
 
 def random_batch(name: str, batch: int) -> tuple[Tensor, Tensor]:

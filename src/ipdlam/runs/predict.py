@@ -74,13 +74,13 @@ def evaluate_run(
             parts = {"training samples": (raw.X, raw.y)}
             if raw.validation is not None:
                 parts[raw.scored_on] = raw.validation
-        network, loss = Graph(trained.model), LOSSES[trained.loss]()
+        graph, loss = Graph(trained.model), LOSSES[trained.loss]()
         for name, (X, y) in parts.items():
             inputs = trained.inputs(same_columns(trained, loaded, X))
             goals = same_classes(trained, loaded, y)
             if trained.classes is None:
                 goals = trained.goals(goals).to(inputs.dtype)
-            samples = check_samples(network, loss, inputs, goals)
+            samples = check_samples(graph, loss, inputs, goals)
             scores = evaluate(trained.model, loss, samples, 8192)
             found[name] = {"samples": len(samples), "loss": scores.loss, "accuracy": scores.accuracy}
             if trained.classes is None:
