@@ -37,7 +37,7 @@ def read() -> dict[str, Any]:
 
 def write(key: str, rows: Any, **more: Any) -> None:
     """Add to the results; every part has the environment it was made in."""
-    found = read()
+    found = {"command": "python benchmarks/convolutions.py step, accuracy and cifar", **read()}
     found[key] = {"environment": environment(), **more, "rows": rows}
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import convolution_tables
 import scaling_tables
 import summary_tables
 from ipdlam.experiments import EXPERIMENTS
@@ -468,6 +469,17 @@ def sources_table() -> list[str]:
     return lines
 
 
+def convolution_table(name: str) -> list[str]:
+    """A table of ``convolutions.py``, each part of which has an environment of its own."""
+    found = stored("convolutions")
+    key = convolution_tables.KEYS[name]
+    if key not in found:
+        return ["Not measured yet."]
+    command = f"python benchmarks/convolutions.py {key}"
+    made = origin({"command": command, "environment": found[key]["environment"]})
+    return convolution_tables.TABLES[name](found[key], made)
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "good": lambda: summary_tables.good_table(stored, wins()),
     "bad": lambda: summary_tables.bad_table(stored, wins()),
@@ -478,6 +490,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "range": range_table,
     "ablation": ablation_table,
     "race": race_table,
+    **{name: partial(convolution_table, name) for name in convolution_tables.TABLES},
+    "envelope": lambda: convolution_tables.envelope(stored("envelope")),
     "tabular_classes": lambda: tabular_scores("classes"),
     "tabular_real": lambda: tabular_scores("real"),
     "tabular_wins": tabular_wins,
@@ -494,10 +508,21 @@ TABLES: dict[str, Callable[[], list[str]]] = {
 }
 PAGES = (
     "README.md",
+    "docs/method/networks.md",
     "docs/guide/storage.md",
     *(
         f"docs/results/{name}.md"
-        for name in ("index", "pictures", "reproduction", "verdicts", "fullbatch", "minibatch", "tabular", "scaling")
+        for name in (
+            "index",
+            "pictures",
+            "reproduction",
+            "verdicts",
+            "fullbatch",
+            "minibatch",
+            "networks",
+            "tabular",
+            "scaling",
+        )
     ),
 )
 

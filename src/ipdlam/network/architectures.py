@@ -13,26 +13,35 @@ from torch import Tensor, nn
 Shape = tuple[int, int, int]  # channels, height, width
 
 
+def halved(shape: Shape, times: int) -> int:
+    """The pixels that so many max-pools leave of a picture."""
+    _, height, width = shape
+    left = (height >> times) * (width >> times)
+    if not left:
+        raise ValueError(f"{times} max-pools leave nothing of {height} x {width} pixels")
+    return left
+
+
 def cnn(shape: Shape, outputs: int) -> nn.Sequential:
     """Two convolutions of 32 and 64 channels, each with a max-pool, and a hidden layer of 128 units."""
-    channels, height, width = shape
+    channels = shape[0]
     return nn.Sequential(
         *(nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         nn.Flatten(),
-        *(nn.Linear(64 * (height // 4) * (width // 4), 128), nn.ReLU()),
+        *(nn.Linear(64 * halved(shape, 2), 128), nn.ReLU()),
         nn.Linear(128, outputs),
     )
 
 
 def vgg5(shape: Shape, outputs: int) -> nn.Sequential:
     """Four convolutions of 128, 256, 512 and 512 channels, each with a max-pool, and a Linear layer."""
-    channels, height, width = shape
+    channels = shape[0]
     modules: list[nn.Module] = []
     for wide in (128, 256, 512, 512):
         modules += [nn.Conv2d(channels, wide, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         channels = wide
-    return nn.Sequential(*modules, nn.Flatten(), nn.Linear(channels * (height // 16) * (width // 16), outputs))
+    return nn.Sequential(*modules, nn.Flatten(), nn.Linear(channels * halved(shape, 4), outputs))
 
 
 class Block(nn.Module):

@@ -148,9 +148,10 @@ def read_layers(model: nn.Module) -> tuple[tuple[Layer, ...], bool]:
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(f"model must be an nn.Module, got {type(model).__name__}")
     if type(model).forward is nn.Sequential.forward:
-        given = list(flatten(model))
-        flattens = bool(given) and isinstance(given[0][1], nn.Flatten) and given[0][1].start_dim == 1
-        pieces = given[1:] if flattens else given
+        pieces, flattens = list(flatten(model)), False
+        while pieces and type(pieces[0][1]) in (nn.Flatten, nn.Unflatten):  # one may undo the other
+            flattens = flattens or (isinstance(pieces[0][1], nn.Flatten) and pieces[0][1].start_dim == 1)
+            pieces = pieces[1:]
     else:
         pieces, flattens = traced_layers(model)
     by_module = {activation.module: activation for activation in ACTIVATIONS.values() if hasattr(activation, "module")}
