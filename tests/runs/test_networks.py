@@ -71,7 +71,7 @@ def test_a_run_is_resumed_evaluated_and_predicted_with(tmp_path):
 
 
 def test_a_function_of_the_users_is_run_only_where_it_is_named(tmp_path, own):
-    folder, _ = train(tmp_path, f"{own}:make", "--epochs", "2")
+    folder, _ = train(tmp_path, f"{own}:make", "--epochs", "8")
     words = ipdlam_run("evaluate", folder, code=2)[1]
     assert "whose code is not run unasked; say --network" in " ".join(words.split())
     named = json.loads(ipdlam_run("evaluate", folder, "--network", f"{own}:make", "--json")[0])
