@@ -43,6 +43,7 @@ FIELDS = {
     "validation": choice(["auto", "test", "none"]) | st.floats(0.001, 0.999).map(repr),
     "standardize": optional(st.booleans()),
     "limit": optional(WHOLE),
+    "network": st.none(),  # it does not go with the three that follow
     "hidden": st.lists(WHOLE, max_size=4).map(tuple),
     "activation": choice(config.ACTIVATIONS),
     "initialisation": choice(config.INITIALISATIONS),
@@ -511,6 +512,7 @@ def test_the_defaults_are_those_of_the_trainer():
     import inspect
 
     from ipdlam import IPDLAM, MiniBatchIPDLAM
+    from ipdlam.minibatch.trainer import NETWORK_STEP, PERCEPTRON_STEP
 
     parameters = inspect.signature(IPDLAM).parameters
     made = TrainConfig(method="ipdlam").resolved()
@@ -522,8 +524,10 @@ def test_the_defaults_are_those_of_the_trainer():
     assert made.unit == IPDLAM.unit
     parameters = inspect.signature(MiniBatchIPDLAM).parameters
     made = TrainConfig(method="minibatch").resolved()
-    for name in ("proximity", "penalty", "step", "rank", "weight_decay", "batch_size", "chunk_size", "seed"):
+    for name in ("proximity", "penalty", "rank", "weight_decay", "batch_size", "chunk_size", "seed"):
         assert getattr(made, name) == parameters[name].default, name
+    assert (made.step, config.NETWORK_STEP) == (PERCEPTRON_STEP, NETWORK_STEP)
+    assert TrainConfig(method="minibatch", network="cnn").resolved().step == NETWORK_STEP
     assert made.inertia == (parameters["inertia"].default,)
     assert made.epochs == inspect.signature(MiniBatchIPDLAM.fit).parameters["epochs"].default
     assert made.unit == MiniBatchIPDLAM.unit

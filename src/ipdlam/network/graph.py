@@ -136,9 +136,9 @@ class Graph(ModelView):
             if isinstance(node, Input):
                 continue
             inputs = [values[source] for source in node.sources]
+            if before is not None:
+                before(node, inputs)
             try:
-                if before is not None:
-                    before(node, inputs)
                 values[number], kept[number] = node.run(inputs, drawing)
             except (RuntimeError, IndexError, TypeError) as error:
                 raise ValueError(

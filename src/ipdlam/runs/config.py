@@ -46,7 +46,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "proximity": 3.0,
         "penalty": 0.1,
         "batch_size": None,  # as suits the number of samples
-        "step": None,  # as suits the network
+        "step": 0.5,
         "rank": 64,
         "weight_decay": 0.0,
         "epochs": 10,
@@ -58,6 +58,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     **{name: {"learning_rate": rate, "batch_size": None, "epochs": 10} for name, rate in LEARNING_RATES.items()},
 }
 """Name of a method to the settings that it has and others have not, and what they are where nobody says."""
+NETWORK_STEP = 0.25  # of minibatch, where the model is more than a perceptron
 METHODS = tuple(DEFAULTS)
 OURS = ("minibatch", "ipdlam", "dlam")  # the others are what these are held to
 OWN = tuple(dict.fromkeys(name for settings in DEFAULTS.values() for name in settings))
@@ -349,7 +350,10 @@ class TrainConfig:
     def suited(self) -> dict[str, Any]:
         """The settings that the method has and others have not: as given, or else what suits the method."""
         given = {name: getattr(self, name) for name in DEFAULTS[self.chosen]}
-        return {name: DEFAULTS[self.chosen][name] if value is None else value for name, value in given.items()}
+        usual = DEFAULTS[self.chosen]
+        if self.network is not None and "step" in usual:
+            usual = {**usual, "step": NETWORK_STEP}
+        return {name: usual[name] if value is None else value for name, value in given.items()}
 
     def resolved(self) -> TrainConfig:
         """The same with all that suits the method filled in: what a run is saved with."""
