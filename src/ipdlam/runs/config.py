@@ -138,7 +138,7 @@ class TrainConfig:
     """Everything that defines a run of ``ipdlam train``."""
 
     data: str = setting(
-        "digits", DATA, "digits, mnist, fashion-mnist, a folder of IDX files, or a .npz, .csv or .tsv file"
+        "digits", DATA, "digits, mnist, fashion-mnist, cifar10, a folder of IDX files, or a .npz, .csv or .tsv file"
     )
     data_dir: str | None = setting(None, DATA, "where to look for named data sets first")
     offline: bool = setting(False, DATA, "never download")
