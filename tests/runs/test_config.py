@@ -512,7 +512,7 @@ def test_the_defaults_are_those_of_the_trainer():
     import inspect
 
     from ipdlam import IPDLAM, MiniBatchIPDLAM
-    from ipdlam.minibatch.trainer import NETWORK_STEP, PERCEPTRON_STEP
+    from ipdlam.minibatch.trainer import NETWORK, PERCEPTRON
 
     parameters = inspect.signature(IPDLAM).parameters
     made = TrainConfig(method="ipdlam").resolved()
@@ -524,10 +524,11 @@ def test_the_defaults_are_those_of_the_trainer():
     assert made.unit == IPDLAM.unit
     parameters = inspect.signature(MiniBatchIPDLAM).parameters
     made = TrainConfig(method="minibatch").resolved()
-    for name in ("proximity", "penalty", "rank", "weight_decay", "batch_size", "chunk_size", "seed"):
+    for name in ("penalty", "rank", "weight_decay", "batch_size", "chunk_size", "seed"):
         assert getattr(made, name) == parameters[name].default, name
-    assert (made.step, config.NETWORK_STEP) == (PERCEPTRON_STEP, NETWORK_STEP)
-    assert TrainConfig(method="minibatch", network="cnn").resolved().step == NETWORK_STEP
+    assert {"step": made.step, "proximity": made.proximity} == PERCEPTRON
+    of_network = TrainConfig(method="minibatch", network="cnn").resolved()
+    assert {"step": of_network.step, "proximity": of_network.proximity} == NETWORK == config.OF_NETWORKS
     assert made.inertia == (parameters["inertia"].default,)
     assert made.epochs == inspect.signature(MiniBatchIPDLAM.fit).parameters["epochs"].default
     assert made.unit == MiniBatchIPDLAM.unit

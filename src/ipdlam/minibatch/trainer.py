@@ -34,7 +34,8 @@ from ipdlam.training.trainer import CountsEpochs
 
 STARTS = ("auto", "rescale", "keep")
 BAD_BATCHES = ("refuse", "skip")
-PERCEPTRON_STEP, NETWORK_STEP = 0.5, 0.25  # where nobody says
+# Where nobody says; the second for models that are more than perceptrons.
+PERCEPTRON, NETWORK = {"step": 0.5, "proximity": 3.0}, {"step": 0.25, "proximity": 1.0}
 
 
 class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
@@ -65,7 +66,8 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     inertia
         ``beta`` in the paper.
     proximity
-        ``delta`` in the paper: the weight of all proximal terms.
+        ``delta`` in the paper: the weight of all proximal terms. By default 3, or 1 where the model is more than a
+        perceptron.
     penalty
         ``rho_0`` in the paper. A step lowers the Moreau envelope of the loss with the weight ``rho (1 + delta)``,
         which is smoother than the loss, and another one.
@@ -111,7 +113,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         loss: str | Loss = "squared",
         step: float | None = None,
         inertia: float = 0.7,
-        proximity: float = 3.0,
+        proximity: float | None = None,
         penalty: float = 0.1,
         penalty_growth: float = 1e4,
         rank: int = 64,
@@ -125,8 +127,11 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     ) -> None:
         super().__init__(model)
         self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
-        if step is None:
-            step = PERCEPTRON_STEP if self.network.chain is not None else NETWORK_STEP
+        usual = PERCEPTRON if self.network.chain is not None else NETWORK
+        step, proximity = (
+            usual["step"] if step is None else step,
+            usual["proximity"] if proximity is None else proximity,
+        )
         self.settings = StepSettings(self.loss, step, inertia, proximity, penalty, rank, weight_decay, penalty_growth)
         self.batch_size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
         self.seed = check_seed(seed)

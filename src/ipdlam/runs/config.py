@@ -58,7 +58,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     **{name: {"learning_rate": rate, "batch_size": None, "epochs": 10} for name, rate in LEARNING_RATES.items()},
 }
 """Name of a method to the settings that it has and others have not, and what they are where nobody says."""
-NETWORK_STEP = 0.25  # of minibatch, where the model is more than a perceptron
+OF_NETWORKS = {"step": 0.25, "proximity": 1.0}  # of minibatch, where the model is more than a perceptron
 METHODS = tuple(DEFAULTS)
 OURS = ("minibatch", "ipdlam", "dlam")  # the others are what these are held to
 OWN = tuple(dict.fromkeys(name for settings in DEFAULTS.values() for name in settings))
@@ -352,7 +352,7 @@ class TrainConfig:
         given = {name: getattr(self, name) for name in DEFAULTS[self.chosen]}
         usual = DEFAULTS[self.chosen]
         if self.network is not None and "step" in usual:
-            usual = {**usual, "step": NETWORK_STEP}
+            usual = {**usual, **OF_NETWORKS}
         return {name: usual[name] if value is None else value for name, value in given.items()}
 
     def resolved(self) -> TrainConfig:
