@@ -355,13 +355,13 @@ def before_and_after(model: nn.Module, X: Tensor, y: Tensor, match: str, error: 
 def test_batches_that_do_not_fit():
     X, y = pictures()
     before_and_after(cnn(), X[:, :, :6], y, says("module 5 (Linear)", "X of the shape", "6, 8"))
-    before_and_after(cnn(), X.expand(-1, 3, -1, -1), y, says("module 0 (Conv2d)", "X of the shape (1, 3, 8, 8)"))
+    before_and_after(cnn(), X.expand(-1, 3, -1, -1), y, says("module 0 (Conv2d)", "X of the shape (2, 3, 8, 8)"))
     nothing = torch.full_like(X, torch.nan)
     before_and_after(cnn(), nothing, y, says("X holds nan at (0, 0, 0, 0)"))
     flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     words = says("module 2 (BatchNorm1d) needs more than one number of a channel", "drop_last=True")
     before_and_after(flat, X[:1], y[:1], words)
-    before_and_after(nn.Sequential(nn.Conv2d(1, 2, 3)), X, y, says("gives (1, 2, 6, 6)", "(N, outputs)"))
+    before_and_after(nn.Sequential(nn.Conv2d(1, 2, 3)), X, y, says("gives (2, 2, 6, 6)", "(N, outputs)"))
 
 
 def test_a_shape_that_changes_between_batches_leaves_the_weights():
@@ -373,3 +373,152 @@ def test_a_shape_that_changes_between_batches_leaves_the_weights():
         trainer.step(X[:, :, :6], y)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     trainer.step(X, y)
+
+
+# --- what people write in forward -------------------------------------------------------------------------------------
+
+
+class Written(nn.Module):
+    """Two layers with something between them."""
+
+    def __init__(self, between, last=None) -> None:
+        super().__init__()
+        self.a, self.b, self.between, self.last = nn.Linear(6, 6), nn.Linear(6, 2), between, last or (lambda x: x)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            x = x * mask
+        return self.last(self.b(self.between(torch.relu(self.a(x)))))
+
+
+def doubled(h: Tensor) -> Tensor:
+    h = h + 0.0
+    h *= 2.0
+    return h
+
+
+BETWEEN = {
+    "transposed twice": lambda h: h.mT.mT,
+    "taken apart and put together": lambda h: torch.stack(h.unbind(1), 1),
+    "Fourier and back": lambda h: torch.fft.irfft(torch.fft.rfft(h), n=6),
+    "a comparison": lambda h: torch.where(h > 0.3, h, 0.5 * h),
+    "a maximum": lambda h: h + h.max(1, keepdim=True)[0],
+    "the largest": lambda h: h + h.topk(2)[0].mean(1, keepdim=True),
+    "a gate": lambda h: h * torch.sigmoid(h.flip(1)),
+    "halves": lambda h: torch.cat(torch.split(h, 3, 1)[::-1], 1),
+    "in place, but not again": doubled,
+    "einsum": lambda h: torch.einsum("ni,nj->nij", h, h).mean(1),
+}
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_wishes_pass_whatever_is_written(case: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ipdlam.minibatch.sweep.REACH", 1e-7)
+    torch.manual_seed(3)
+    model = Written(BETWEEN[case]).double()
+    X, goal = torch.rand(10, 6, dtype=torch.float64), torch.rand(10, 2, dtype=torch.float64)
+    before = model.a.weight.detach().clone()
+    MiniBatchIPDLAM(model, start="keep", inertia=0.0, step=1e-6, penalty=1e7).step(X, goal)
+    (model(X) - goal).square().sum().backward()
+    down = -(model.a.weight.grad * (model.a.weight.detach() - before)).sum()
+    assert float(down) > 0.0
+    assert not [name for name in vars(model) if name.startswith("_tensor_constant")]
+
+
+def own_constant(h: Tensor) -> Tensor:
+    return h * torch.tensor([1.0, 2.0, 3.0, 1.0, 2.0, 3.0])
+
+
+def test_tracing_leaves_nothing_in_the_model():
+    model = Written(own_constant)
+    MiniBatchIPDLAM(model)
+    assert not [name for name in vars(model) if name.startswith("_tensor_constant")]
+
+
+class Aliased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.relu = nn.Linear(6, 6), nn.Linear(6, 2), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return self.b(self.relu(h) + h)
+
+
+class Folded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.relu(self.a(x.reshape(-1, 3))).reshape(x.shape[0], -1))
+
+
+class Steps(nn.Module):
+    """Nothing can be wished for below a sign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b((self.a(x) > 0).float())
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (Aliased, ["changes a tensor in place", "inplace=True"]),
+        (Folded, ["module a (Linear) gets (4, 3) for 2 samples", "(N, ..., features)"]),
+        (Steps, ["module a (Linear): nothing that the loss wishes for reaches it", "freeze it"]),
+    ],
+)
+def test_models_that_would_be_trained_wrongly_are_refused(build, words):
+    X, y = torch.rand(12, 6), torch.randint(0, 2, (12,))
+    model = build()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(UnsupportedModelError, match=says(*words)):
+        MiniBatchIPDLAM(model, start="keep").fit(X, y, epochs=1)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_what_stands_before_the_first_layer_is_not_dropped():
+    class Scaled(Perceptron):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(100.0 * x)
+
+    with pytest.raises(UnsupportedModelError, match=says("mul in forward is not supported", "MiniBatchIPDLAM")):
+        IPDLAM(Scaled())
+
+
+def test_a_function_of_softmax_at_the_end_and_other_statistics_are_refused():
+    with pytest.raises(UnsupportedModelError, match=says("softmax in forward ends the model", "cross_entropy")):
+        MiniBatchIPDLAM(Written(lambda h: h, lambda x: functional.softmax(x, 1)))
+    model = nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten(), nn.Linear(64, 2))
+    with pytest.raises(UnsupportedModelError, match=says("module 0 (InstanceNorm2d)", "running statistics")):
+        MiniBatchIPDLAM(model)
+
+
+def test_positions_of_words_have_no_sample_weight():
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places, self.out = nn.Embedding(9, 4), nn.Embedding(5, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out((self.words(x) + self.places(torch.arange(5))).mean(1))
+
+    X, y = torch.randint(0, 9, (40, 5)), torch.randint(0, 2, (40,))
+    assert MiniBatchIPDLAM(Positions()).fit(X, y, epochs=2)
+    with pytest.raises(
+        ValueError, match=says("module places (Embedding) is the same for all samples", "sample_weight")
+    ):
+        MiniBatchIPDLAM(Positions()).fit(X, y, sample_weight=torch.rand(40), epochs=1)
+
+
+def test_what_is_frozen_is_not_remembered():
+    model = cnn()
+    model[0].requires_grad_(False)
+    trainer = MiniBatchIPDLAM(model)
+    trainer.step(*pictures())
+    assert 1 not in trainer._state.stepper.memories

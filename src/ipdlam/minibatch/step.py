@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
-from ipdlam.errors import SolveError
+from ipdlam.errors import SolveError, UnsupportedModelError
 from ipdlam.minibatch.batch import Measure, Part, part_of
 from ipdlam.minibatch.input_memory import InputMemory, WordMemory
 from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
@@ -260,6 +260,8 @@ class Stepper:
             directions[l] = self._direction(l, wish, passed, part)
 
         sweep(graph, passed, first, settings.proximity, self.reaches, part, receive)
+        if not self.batches:
+            self._refuse_unreached(directions)
         directions = self._of_all(directions, part)
         self._measured(directions, passed, part, counts)
         for l, direction in directions.items():
@@ -274,6 +276,15 @@ class Stepper:
         self.batches += 1
         self.intact = True
         return loss
+
+    def _refuse_unreached(self, directions: dict[int, Direction]) -> None:
+        """Refuse a model in which no wish reaches some layer that is to be trained."""
+        for l in self.network.numbers:
+            if self.network[l].trains and l not in directions:
+                raise UnsupportedModelError(
+                    f"{self.network.place(l)}: nothing that the loss wishes for reaches it, since what follows has no "
+                    "derivative; freeze it (requires_grad=False), or write forward otherwise"
+                )
 
     def _wanted(self, targets: Tensor, outputs: Tensor, progress: float, finite: bool) -> Tensor:
         """``z_L* - z_L``, as long as with the first penalty where the loss is squared."""
@@ -330,7 +341,12 @@ class Stepper:
                 return
         if start == "rescale" or (start == "auto" and not knows_something(self.network, self.settings.loss, batch)):
             before, self.intact = self.network.read(), False
-            rescale(self.network, self.settings.loss, batch, self._generator())
+            try:
+                rescale(self.network, self.settings.loss, batch, self._generator())
+            except BaseException:
+                self.network.write(*before)
+                self.intact = True
+                raise
             if not all(all_finite(parameter.detach()) for parameter in self.network.model.parameters()):
                 self.network.write(*before)
                 raise SolveError("the layers cannot be scaled: their outputs, or the targets, overflow")
@@ -357,7 +373,7 @@ class Stepper:
             x = passed.inputs(layer)[0]
             a = layer.memory_rows(x, self.batches)
             each = max(1, len(a) // max(1, len(x)))  # rows of one sample
-            share = part.share
+            share = None if len(x) != part.rows and part.positions is None else part.share
             if share is not None and each > 1:
                 share = share.repeat_interleave(each) / each
             memory.remember(a, share, samples, rows=part.rows * each, past=part.group.is_first)
@@ -376,6 +392,7 @@ class Stepper:
         x = passed.inputs(layer)[0]
         kept = passed.kept[self.network.positions[l]]
         if part.share is not None:
+            refuse_weights(layer, len(wish), part)
             wish = wish * part.share.view(-1, *(1,) * (wish.ndim - 1))
         scale = 1.0 / part.rows if part.share is None else 1.0
         memory = self.memories.get(l)
@@ -530,6 +547,15 @@ class Stepper:
         return self.network.dtype, self.network.device
 
 
+def refuse_weights(layer: LayerNode, rows: int, part: Part) -> None:
+    """Refuse sample weights where a layer gives the same for all samples, such as an Embedding of positions."""
+    if part.share is not None and rows != len(part.share):
+        raise ValueError(
+            f"{layer.place} is the same for all samples, so that their sample_weight cannot count there; leave "
+            "sample_weight out, or freeze the layer"
+        )
+
+
 def affordable(graph: Graph, positions: dict[int, int], batch: int) -> list[int]:
     """The hidden layers whose moves are levelled: as many as cost little beside the products of a step.
 
@@ -581,6 +607,7 @@ class SizesAtStart:
         """What the pass calls after each node."""
         if number in self.graph.layer_at:
             l = self.graph.layer_at[number]
+            refuse_weights(self.graph[l], len(output), self.part)
             each = output[:1].numel() // len(self.graph.weight(l)) if len(output) else 1
             self.positions[l] = 0 if self.graph[l].diagonal else each
             self._add(True, l, output)
@@ -606,7 +633,7 @@ def as_matrix(W: Tensor) -> Tensor:
 
 def has_memory(layer: LayerNode) -> bool:
     """Whether the metric of a layer depends on what it has been given; that of a norm does not."""
-    return not layer.diagonal or isinstance(layer, EmbeddingNode)
+    return layer.trains and (not layer.diagonal or isinstance(layer, EmbeddingNode))
 
 
 def make_memory(

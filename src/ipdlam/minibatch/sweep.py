@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ipdlam.minibatch.batch import Part
 from ipdlam.network.graph import Graph, Pass
-from ipdlam.network.layers import LayerNode
 from ipdlam.network.nodes import Pulling, Wish
 from ipdlam.prox import Loss
 
@@ -43,15 +42,14 @@ def sweep(
     each has a ``scale``: divided by it, it is what it would be if all stretches were 1, and an active ReLU passed all
     of it.
     """
-    numbers = {id(layer): l for l, layer in enumerate(graph.layers, start=1)}
     wishes: dict[int, tuple[Wish, float]] = {len(graph.nodes) - 1: (first, 1.0)}
     for number in range(len(graph.nodes) - 1, 0, -1):
         node = graph.nodes[number]
         if number not in wishes:
             continue
         wish, scale = wishes.pop(number)
-        if isinstance(node, LayerNode) and node.trains and isinstance(wish, Tensor):
-            receive(numbers[id(node)], wish)
+        if number in graph.layer_at and graph[graph.layer_at[number]].trains and isinstance(wish, Tensor):
+            receive(graph.layer_at[number], wish)
         if not any(node.wanted):
             continue
         pulling = Pulling()

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.network.layers import BatchNormNode, EmbeddingNode, LayerNode, LinearNode
 from ipdlam.network.mlp import CHUNK_BYTES, MAX_CHUNK, check_parameter, describe_activation
-from ipdlam.network.model import START_ANEW, ModelView
-from ipdlam.network.nodes import Activate, Drawing, Input, MaxPool, Node, Reshape, Same
+from ipdlam.network.model import START_ANEW, ModelView, evaluating
+from ipdlam.network.nodes import Activate, Drawing, Dropout, Input, MaxPool, Node, Plain, Same
 from ipdlam.network.trace import trace, unwrapped
 
 IMAGE_CHUNK = 250  # samples, where the layers do not say how large they are
@@ -57,6 +57,7 @@ class Graph(ModelView):
         self.inputs = first.width if self.chain is not None and isinstance(first, LinearNode) else None
         self._outputs = None if self.last is None else len(self.layers[self.last - 1].weight)
         self.sample_shape: tuple[int, ...] = (self.inputs or 0,)
+        self.tried = False  # on samples of that shape
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or what comes out of a pickle, is traced anew: nodes hold functions, which cannot be saved."""
@@ -103,7 +104,7 @@ class Graph(ModelView):
     @property
     def draws(self) -> bool:
         """Whether a pass in training needs random numbers."""
-        return any(type(node).__name__ == "Dropout" for node in self.nodes)
+        return any(isinstance(node, Dropout) for node in self.nodes)
 
     @property
     def matrices(self) -> int:
@@ -155,19 +156,51 @@ class Graph(ModelView):
         return Pass(values, kept, values[-1])
 
     def try_on(self, X: Tensor) -> None:
-        """Learn how many outputs a sample has, and refuse samples that the model cannot take, before any work."""
-        outputs = self.run(X[:1]).output
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(X[:1]):
+        """Learn how many outputs a sample has, and refuse samples that the model cannot take, before any work.
+
+        The nodes must give what the model gives. They would not where forward changes a tensor in place that is used
+        again: its nodes have the tensor as it was.
+        """
+        if self.tried and tuple(X.shape[1:]) == self.sample_shape:
+            return
+        some = X[:2]
+
+        def look(node: Node, inputs: list[Any]) -> None:
+            if isinstance(node, (LayerNode, Dropout)) and self._is_of_samples(node) and len(inputs[0]) != len(some):
+                raise UnsupportedModelError(
+                    f"{node.place} gets {tuple(inputs[0].shape)} for {len(some)} samples, whose first dimension is not "
+                    "that of the samples; keep it so, and let Linear layers take (N, ..., features)"
+                )
+
+        outputs = self.run(some, before=look).output
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(some):
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(
-                f"the model gives {shape} for a sample of the shape {tuple(X.shape[1:])}, but a row of outputs for "
+                f"the model gives {shape} for samples of the shape {tuple(some.shape)}, but a row of outputs for "
                 "each sample, (N, outputs), is needed; flatten, pool or pick in forward"
             )
         if self._outputs is not None and outputs.shape[1] != self._outputs:
-            raise ValueError(
-                f"the model gives {outputs.shape[1]} outputs a sample now, and gave {self._outputs} before"
+            raise ValueError(f"the model gives {outputs.shape[1]} outputs a sample, and gave {self._outputs} before")
+        with evaluating(self.core), torch.no_grad():
+            wanted = self.core(some.clone())
+        if not torch.allclose(outputs, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()), equal_nan=True):
+            raise UnsupportedModelError(
+                "the model gives other outputs than its operations one by one: its forward pass changes a tensor in "
+                "place (inplace=True, +=, add_) that is used again; write it without"
             )
-        self._outputs, self.sample_shape = outputs.shape[1], tuple(X.shape[1:])
+        self._outputs, self.sample_shape, self.tried = outputs.shape[1], tuple(X.shape[1:]), True
+
+    def _is_of_samples(self, node: Node) -> bool:
+        """Whether what a node is given depends on the samples; positions of words do not."""
+        left, seen = list(node.sources), set()
+        while left:
+            number = left.pop()
+            if number == 0:
+                return True
+            if number not in seen and not isinstance(self.nodes[number], Plain):
+                seen.add(number)
+                left += self.nodes[number].sources
+        return False
 
     def commit(self, passed: Pass) -> None:
         """Take the batch of a pass into the running statistics."""
@@ -213,7 +246,7 @@ class Graph(ModelView):
         if not any(layer.trains for layer in self.layers):
             raise UnsupportedModelError("every layer of the model is frozen (requires_grad=False); unfreeze one")
         last = self.nodes[-1]
-        if isinstance(last, Activate) or last.place.endswith(("Softmax)", "softmax in forward)")):
+        if isinstance(last, Activate) or last.place.endswith(("Softmax)", "softmax in forward")):
             raise UnsupportedModelError(
                 f"{last.place} ends the model, but the loss acts on what stands before it; remove it"
                 + (' (loss="cross_entropy" applies the softmax itself)' if "oftmax" in last.place else "")
@@ -232,7 +265,6 @@ class Graph(ModelView):
         for number, node in enumerate(self.nodes):
             node.wanted = tuple(leads[source] for source in node.sources)
             leads[number] = any(node.wanted) or (isinstance(node, LayerNode) and node.trains)
-        self.leads = leads
         self.needed_again = [False] * len(self.nodes)
         for number, node in enumerate(self.nodes):
             if node.keeps_inputs and leads[number]:
@@ -243,7 +275,7 @@ class Graph(ModelView):
     def _last_layer(self) -> int | None:
         """The number of the Linear layer whose outputs are the model's, if there is one."""
         node = self.nodes[-1]
-        while isinstance(node, (Same, Reshape)):
+        while isinstance(node, Same):
             node = self.nodes[node.sources[0]]
         if isinstance(node, LinearNode) and node.trains:
             return self.layers.index(node) + 1

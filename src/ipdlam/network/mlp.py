@@ -13,7 +13,7 @@ from ipdlam.checks import fields_of
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.network.layers import LinearNode
 from ipdlam.network.model import START_ANEW, ModelView
-from ipdlam.network.nodes import Activate, Call, Input, Reshape, Same
+from ipdlam.network.nodes import Activate, Constant, Input, Plain, Reshape, Same
 from ipdlam.network.trace import trace, unwrapped
 from ipdlam.prox import ACTIVATIONS, Activation, Identity
 
@@ -206,7 +206,7 @@ def traced_layers(model: nn.Module) -> tuple[list[tuple[str, Any]], bool]:
             found.append((name, node.module))
         elif isinstance(node, Activate) and chained:
             found.append((name, node.activation))
-        elif not (isinstance(node, Call) and not found):  # x.shape of x.view(x.shape[0], -1)
+        elif not isinstance(node, (Plain, Constant)):  # such as x.shape of x.view(x.shape[0], -1)
             raise UnsupportedModelError(
                 f"{node.place} is not supported: the paper's method has Linear layers and activations alone, one after "
                 f"the other; {MINI_BATCHES}"

@@ -32,11 +32,12 @@ class Drawing:
 
     def kept(self, like: Tensor, shape: tuple[int, ...], probability: float) -> Tensor:
         """Zeros, and 1 / (1 - probability) as often as that; ``shape`` is that of a sample's."""
-        whole = torch.empty((self.rows, *shape), dtype=like.dtype, device=like.device)
+        whole = torch.empty((self.rows, *shape), dtype=like.dtype)  # drawn where the generator is
         if probability >= 1.0:
             mask = whole.zero_()
         else:
             mask = whole.bernoulli_(1.0 - probability, generator=self.generator).div_(1.0 - probability)
+        mask = mask.to(like.device)
         return mask if self.positions is None else mask[self.positions]
 
 
@@ -52,7 +53,6 @@ class Node(ABC):
     """One operation of a model; ``sources`` are the numbers of the nodes whose outputs it takes."""
 
     keeps_inputs = True  # whether a pull, or the step of a layer, needs the inputs again
-    keeps_output = False
     linear = True  # whether a pull is proportional to the wish, so that its size does not matter
 
     def __init__(self, place: str, sources: Sequence[int]) -> None:
@@ -85,7 +85,7 @@ class Input(Node):
 
 
 class Constant(Node):
-    """A buffer of the model, which training leaves alone."""
+    """What training leaves alone: a buffer, a frozen parameter, an argument of ``forward`` that has a default."""
 
     keeps_inputs = False
 
@@ -341,37 +341,62 @@ class Dropout(Node):
 class Local(Call):
     """Any other map without parameters, pulled by the adjoint of its own derivative at the pass.
 
-    The derivative is that of this one map (``torch.func.vjp``); nothing is traced beyond it.
+    The derivative is that of this one map (``torch.func.vjp``); nothing is traced beyond it. Of several results only
+    the real and complex ones have a derivative, and a map that has none, such as a comparison, hands no wish on.
     """
 
     keeps_inputs = False
+    differentiable: bool | None = None  # known from the first pass on
 
     def run(self, inputs: Sequence[Any], drawing: Drawing | None) -> tuple[Any, Any]:
         free = [
             place
             for place, (value, wanted) in enumerate(zip(inputs, self.wanted, strict=True))
-            if wanted and isinstance(value, Tensor) and value.is_floating_point()
+            if wanted and all(is_smooth(part) for part in parts_of(value))
         ]
-        if drawing is None or not free:
+        if drawing is None or not free or self.differentiable is False:
             return self.call(inputs), None
+        if self.differentiable is None:
+            self.differentiable = any(is_smooth(part) for part in parts_of(self.call(inputs)))
+            return self.run(inputs, drawing)
 
-        def at(*tensors: Tensor) -> Any:
+        def at(*given: Any) -> tuple[tuple[Tensor, ...], Any]:
             values = list(inputs)
-            for place, tensor in zip(free, tensors, strict=True):
-                values[place] = tensor
-            return self.call(values)
+            for place, value in zip(free, given, strict=True):
+                values[place] = value
+            found = self.call(values)
+            return tuple(part for part in parts_of(found) if is_smooth(part)), found
 
-        found, adjoint = torch.func.vjp(at, *(inputs[place] for place in free))  # type: ignore[misc]
-        return found, (free, adjoint, found)
+        primals = (tuple(parts_of(inputs[place])) if is_several(inputs[place]) else inputs[place] for place in free)
+        smooth, adjoint, found = torch.func.vjp(at, *primals, has_aux=True)  # type: ignore[misc]
+        places = [place for place, part in enumerate(parts_of(found)) if is_smooth(part)]
+        return found, (free, adjoint, smooth, places)
 
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
         pulled: list[Wish | None] = [None] * len(self.sources)
         if kept is None:
             return pulled
-        free, adjoint, found = kept
-        if isinstance(wish, dict):
-            parts = [wish[place] if place in wish else torch.zeros_like(part) for place, part in enumerate(found)]
-            wish = type(found)(parts)
-        for place, tensor in zip(free, adjoint(wish), strict=True):
-            pulled[place] = tensor
+        free, adjoint, smooth, places = kept
+        given = wish if isinstance(wish, dict) else {places[0]: wish}
+        wishes = tuple(
+            given[place] if place in given else torch.zeros_like(part)
+            for place, part in zip(places, smooth, strict=True)
+        )
+        for place, found in zip(free, adjoint(wishes), strict=True):
+            pulled[place] = dict(enumerate(found)) if isinstance(found, tuple) else found
         return pulled
+
+
+def is_several(value: Any) -> bool:
+    """Whether a node gave several results."""
+    return isinstance(value, (tuple, list)) and not isinstance(value, torch.Size)
+
+
+def parts_of(value: Any) -> Sequence[Any]:
+    """The results of a node, one by one."""
+    return value if is_several(value) else (value,)
+
+
+def is_smooth(value: Any) -> bool:
+    """Whether something is a tensor that could be a little different."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())

@@ -53,7 +53,13 @@ SAME_ORDER = (
     "unsqueeze", "squeeze", "unflatten", "contiguous", nn.Flatten, nn.Unflatten,
 )  # fmt: skip
 SUMS = (operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__radd__", "__iadd__")
-NO_TENSORS = (getattr, "size", "dim", "numel", "ndimension", torch.numel, len)
+NO_TENSORS = ("size", "dim", "numel", "ndimension", torch.numel, len)
+NO_TENSOR_ATTRIBUTES = ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "itemsize")
+NOT_IN_PLACE = {
+    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+    operator.itruediv: operator.truediv, operator.imatmul: operator.matmul, operator.ipow: operator.pow,
+}  # fmt: skip
+OF_NUMBERS = ("_operator", "builtins", "math")  # modules whose functions make numbers of numbers
 DROPOUTS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
 POOLS = {nn.MaxPool1d: 1, nn.MaxPool2d: 2}
 
@@ -96,12 +102,24 @@ def trace(model: nn.Module) -> list[nodes.Node]:
         raise UnsupportedModelError(f"model must be an nn.Module, got {type(model).__name__}")
     if type(model) in KINDS:
         model = nn.Sequential(model)
-    with as_in_training(model):
-        try:
-            traced = Tracer().trace(model)
-        except Exception as error:
-            raise UnsupportedModelError(why_untraceable(model, error)) from error
-    return Reader(model, traced).read()
+    known = set(vars(model))
+    try:
+        with as_in_training(model):
+            traced = Tracer().trace(model, defaults_of(model))
+        return Reader(model, traced).read()
+    except UnsupportedModelError:
+        raise
+    except Exception as error:
+        raise UnsupportedModelError(why_untraceable(model, error)) from error
+    finally:  # tensors that forward makes are kept in the model by the tracer, and in its node by us
+        for name in set(vars(model)) - known:
+            delattr(model, name)
+
+
+def defaults_of(model: nn.Module) -> dict[str, Any]:
+    """The arguments of the forward pass that nobody gives: they are what they are by default."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    return {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
 
 
 def why_untraceable(model: nn.Module, error: Exception) -> str:
@@ -196,6 +214,9 @@ class Reader:
                 f"parameter {name} is used outside of a layer that the method knows ({known_layers()}); keep it in "
                 "such a layer, or freeze it (requires_grad=False)"
             )
+        value = getattr(module, last)
+        if not isinstance(value, nn.Parameter) and last not in module._buffers:  # made in forward
+            return nodes.Constant(name, lambda: value)
         return nodes.Constant(name, lambda: getattr(module, last))
 
     def _module(self, node: fx.Node) -> nodes.Node:
@@ -221,6 +242,10 @@ class Reader:
         kind = type(module)
         if kind.__name__ in REMEDIES:
             raise UnsupportedModelError(f"{place} is not supported: {REMEDIES[kind.__name__]}")
+        if module._buffers.get("running_mean") is not None:
+            raise UnsupportedModelError(
+                f"{place} is not supported: it keeps running statistics, as BatchNorm1d and BatchNorm2d alone may"
+            )
         if kind is nn.Identity:
             return nodes.Same(place, sources)
         if kind in self.activations:
@@ -254,12 +279,12 @@ class Reader:
                 f"{place} changes a tensor in place, which other layers may need as it was; write "
                 f"x = x.{target[:-1]}(...)"
             )
-        if target in (torch.cat, torch.concat) or target is torch.concatenate:
+        if target in (torch.cat, torch.concat, torch.concatenate) and self._parts(node) is not None:
             return self._concatenation(node, place)
         if target is operator.getitem and isinstance(node.args[1], int) and self._is_tuple(node.args[0]):
             return nodes.Pick(place, sources[:1], node.args[1])
         called: type[nodes.Call] = nodes.Local
-        if target in NO_TENSORS:
+        if self._gives_no_tensor(node):
             called = nodes.Plain
         elif target in SAME_ORDER:
             called = nodes.Reshape
@@ -268,6 +293,14 @@ class Reader:
         function = _method(target) if node.op == "call_method" else _function_of(target)
         signature = f"{name}({', '.join(_word(part) for part in node.args)}{_named(node.kwargs)})"
         return called(place, sources, function, self._arguments(node), signature)
+
+    def _gives_no_tensor(self, node: fx.Node) -> bool:
+        """Whether a result is a shape, a number or the like, or made of nothing else."""
+        if node.target is getattr:
+            return node.args[1] in NO_TENSOR_ATTRIBUTES
+        given = node.all_input_nodes
+        plain = bool(given) and all(isinstance(self.found[self.numbers[source]], nodes.Plain) for source in given)
+        return node.target in NO_TENSORS or (plain and getattr(node.target, "__module__", "") in OF_NUMBERS)
 
     def _as_module(self, node: fx.Node, kind: type[nn.Module], place: str, sources: Sequence[int]) -> nodes.Node:
         """A function that does what a module does, with the module's arguments."""
@@ -287,12 +320,15 @@ class Reader:
         module = kind(**{name: value for name, value in values.items() if name in parameters})
         return self._parameterless(place, sources, module, node, lambda: active)
 
-    def _concatenation(self, node: fx.Node, place: str) -> nodes.Node:
+    def _parts(self, node: fx.Node) -> list[fx.Node] | None:
+        """What is put together, where it is a list of tensors and not the result of a node."""
         parts = node.args[0] if node.args else node.kwargs.get("tensors")
-        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
-        if not isinstance(parts, (list, tuple)) or not all(isinstance(part, fx.Node) for part in parts):
-            raise UnsupportedModelError(f"{place}: what it puts together is not a list of tensors")
-        return nodes.Concatenate(place, [self.numbers[part] for part in parts], int(dim))  # type: ignore[arg-type]
+        listed = isinstance(parts, (list, tuple)) and all(isinstance(part, fx.Node) for part in parts)
+        return list(parts) if listed else None  # type: ignore[arg-type]
+
+    def _concatenation(self, node: fx.Node, place: str) -> nodes.Node:
+        dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
+        return nodes.Concatenate(place, [self.numbers[part] for part in self._parts(node) or ()], int(dim))
 
     def _is_tuple(self, node: Any) -> bool:
         """Whether a node gives several tensors: known functions do."""
@@ -346,7 +382,8 @@ def _method(name: Any) -> Callable[..., Any]:
 
 
 def _function_of(target: Any) -> Callable[..., Any]:
-    return operator.add if target is operator.iadd else target
+    function: Callable[..., Any] = NOT_IN_PLACE.get(target, target)
+    return function
 
 
 def _names_of(function: Any, kind: type[nn.Module]) -> list[str]:
