@@ -211,6 +211,7 @@ class NormNode(LayerNode):
 
     diagonal = True
     per_row = False
+    _pulled: tuple[Tensor, Tensor] | None = None  # a wish and its pull, which one kernel gives with the product
 
     def memory_rows(self, x: Tensor, batch: int) -> Tensor:
         return x.new_zeros(0, 1)
@@ -232,10 +233,14 @@ class NormNode(LayerNode):
         return numbers
 
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
+        if self._pulled is not None and self._pulled[0] is wish:
+            pulled, self._pulled = self._pulled[1], None
+            return (pulled,)
         return (self._adjoint(wish, inputs[0], kept, [True, False, False])[0],)
 
     def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
-        _, product, total = self._adjoint(wish, x, kept, [False, True, True])
+        pulled, product, total = self._adjoint(wish, x, kept, [any(self.wanted), True, True])
+        self._pulled = (wish, pulled) if any(self.wanted) else None
         return product, total
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
