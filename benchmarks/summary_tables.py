@@ -34,6 +34,15 @@ def ends(result: dict, **wanted: object) -> list[float]:
     return [row["scores"][-1] for row in rows]
 
 
+def step(result: dict, network: str, peer: str) -> Row:
+    """The time of a step of a convolutional network."""
+    found = next(row for row in result["step"]["rows"] if row["network"] == network)
+    seconds = {method: f"{value:.2f} s" for method, value in found["seconds"].items()}
+    about = f"a step of `{network}`, batch of {found['batch']}: median time"
+    ours, other = f"{seconds['ours']}, `MiniBatchIPDLAM`", f"{seconds[peer]}, {peer.capitalize()}"
+    return (about, ours, other, "`python benchmarks/convolutions.py step`")
+
+
 def good_table(stored: Stored, wins: dict[str, dict[bool, list[int]]]) -> list[str]:
     """Where the library is ahead."""
     times, batches, scaling, disk = (stored(name) for name in ("time_to_accuracy", "minibatch", "scaling", "disk"))
@@ -53,6 +62,7 @@ def good_table(stored: Stored, wins: dict[str, dict[bool, list[int]]]) -> list[s
             f"{100 * adam:.1f} % ({100 * statistics.fmean(later[1]):.1f} after 10), Adam at 0.001, untuned",
             f"`{batches['command']} bars`",
         ),
+        step(stored("convolutions"), "cnn", "adam"),
         (
             f"{better + equal + worse} tables that our defaults were not chosen on",
             f"better on {better}, our estimators",
@@ -106,6 +116,7 @@ def bad_table(stored: Stored, wins: dict[str, dict[bool, list[int]]]) -> list[st
             f"{100 * adam['test_accuracy']:.1f} %, Adam",
             f"`{decay['command']}`, `{optimizers['command']}`",
         ),
+        step(stored("convolutions"), "resnet8", "adam, channels last"),
         (
             "the same, to the letter of the paper (no ridge)",
             f"{100 * letter['test_accuracy']:.1f} %, last iterate",
