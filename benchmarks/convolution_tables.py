@@ -45,8 +45,8 @@ def cifar(result: dict, made: str) -> list[str]:
         )
     words = (
         "Crops and mirror images, one seed, cross-entropy. The optimizers have a one-cycle schedule and the rates "
-        "shown, which are not tuned. Ours ran with a proximity of 3, before 1 became the default. The machine was shared, so "
-        "there are no seconds."
+        "shown, which are not tuned. Ours ran with a proximity of 3, before 1 became the default. The machine was "
+        "shared, so there are no seconds."
     )
     return [*lines, "", f"{words} {made}"]
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,20 +32,20 @@ WARM_UP = 10
 BATCH = {"cnn": 512, "vgg5": 128, "resnet8": 512}
 
 
-def read() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+def read(output: Path) -> dict[str, Any]:
+    return json.loads(output.read_text()) if output.exists() else {}
 
 
-def write(key: str, rows: Any, **more: Any) -> None:
+def write(output: Path, key: str, rows: Any, **more: Any) -> None:
     """Add to the results; every part has the environment it was made in."""
-    found = {"command": "python benchmarks/convolutions.py step, accuracy and cifar", **read()}
+    found = {"command": "python benchmarks/convolutions.py step, accuracy and cifar", **read(output)}
     found[key] = {"environment": environment(), **more, "rows": rows}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    output.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def make(name: str, seed: int = 0) -> nn.Module:
+def make(name: str, seed: int = 0, shape: tuple[int, int, int] | None = None) -> nn.Module:
     torch.manual_seed(seed)
-    return ARCHITECTURES[name](SHAPES[name], 10)
+    return ARCHITECTURES[name](shape or SHAPES[name], 10)
 
 
 # --- the time and the memory of a step --------------------------------------------------------------------------------
@@ -97,8 +98,9 @@ def high_water() -> int:
 
 def peak(name: str, method: str, steps: int, batch: int) -> int:
     """:func:`memory_of_steps` in a process of its own (a new one: threads do not survive a fork)."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(memory_of_steps, (name, method, steps, batch))
+    code = f"import convolutions; print(convolutions.memory_of_steps({name!r}, {method!r}, {steps}, {batch}))"
+    here = Path(__file__).parent
+    return int(subprocess.run([sys.executable, "-c", code], cwd=here, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def random_batch(name: str, batch: int) -> tuple[Tensor, Tensor]:
@@ -106,7 +108,7 @@ def random_batch(name: str, batch: int) -> tuple[Tensor, Tensor]:
     return torch.rand(batch, *SHAPES[name]), torch.randint(0, 10, (batch,))
 
 
-def measure_steps(names: list[str], rounds: int, batch: int | None = None) -> None:
+def measure_steps(output: Path, names: list[str], rounds: int, batch: int | None = None) -> None:
     """Medians of steps that are taken in turns, so that all methods see the same machine."""
     rows = []
     for name in names:
@@ -132,7 +134,7 @@ def measure_steps(names: list[str], rounds: int, batch: int | None = None) -> No
             "peak_bytes": memory,
         })  # fmt: skip
         print(json.dumps(rows[-1]), flush=True)
-    write("step", rows, rounds=rounds, threads=torch.get_num_threads())
+    write(output, "step", rows, rounds=rounds, threads=torch.get_num_threads())
 
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
@@ -146,20 +148,21 @@ def images(name: str, limit: int | None = None) -> tuple[Tensor, Tensor, Tensor,
     return X[:limit], data.y[:limit], X_test, data.y_test
 
 
-def measure_accuracy(sets: list[str], seeds: int, epochs: int, limit: int | None) -> None:
+def measure_accuracy(output: Path, sets: list[str], seeds: int, epochs: int, limit: int | None) -> None:
     """The CNN by our defaults; nothing is chosen here."""
-    rows = read().get("accuracy", {}).get("rows", [])
+    rows = read(output).get("accuracy", {}).get("rows", [])
     for name in sets:
         X, y, X_test, y_test = images(name, limit)
         for seed in range(seeds):
             if any((row["data"], row["seed"], row["epochs"]) == (name, seed, epochs) for row in rows):
                 continue
-            trainer = ipdlam.MiniBatchIPDLAM(make("cnn", seed), seed=seed)
+            _, *shape = X.shape
+            trainer = ipdlam.MiniBatchIPDLAM(make("cnn", seed, tuple(shape)), seed=seed)  # type: ignore[arg-type]
             history = trainer.fit(X, y, epochs=epochs, validation_data=(X_test, y_test))
             found = [record.validation_accuracy for record in history]
             rows.append({"data": name, "seed": seed, "epochs": epochs, "test": found, "seconds": history[-1].seconds})
             print(json.dumps(rows[-1]), flush=True)
-            write("accuracy", rows, samples=len(X), settings=trainer.settings_dict())
+            write(output, "accuracy", rows, samples=len(X), settings=trainer.settings_dict())
 
 
 # --- CIFAR-10 ---------------------------------------------------------------------------------------------------------
@@ -228,10 +231,12 @@ def train_peer(name: str, rate: float, model: nn.Module, loader: Augmented, epoc
     return time.perf_counter() - started
 
 
-def measure_cifar(network: str, methods: list[str], epochs: int, batch: int, seed: int, limit: int | None) -> None:
+def measure_cifar(
+    output: Path, network: str, methods: list[str], epochs: int, batch: int, seed: int, limit: int | None
+) -> None:
     """``methods`` are ours, or an optimizer and its rate: adamw=0.01."""
     X, y, X_test, y_test = cifar(limit)
-    rows = read().get("cifar", {}).get("rows", [])
+    rows = read(output).get("cifar", {}).get("rows", [])
     for method in methods:
         key = {"network": network, "method": method, "epochs": epochs, "batch": batch, "seed": seed, "samples": len(X)}
         if any(key.items() <= row.items() for row in rows):
@@ -246,7 +251,7 @@ def measure_cifar(network: str, methods: list[str], epochs: int, batch: int, see
             seconds = train_peer(name, float(rate), model, loader, epochs)
         rows.append({**key, "test": accuracy(model, X_test, y_test), "seconds": seconds})
         print(json.dumps(rows[-1]), flush=True)
-        write("cifar", rows)
+        write(output, "cifar", rows)
 
 
 def main() -> None:
@@ -261,15 +266,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--methods", default="ours,adamw=0.003,adamw=0.01,sgd=0.1,sgd=0.4")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.what == "step":
-        measure_steps(given.networks.split(","), given.rounds, given.batch)
+        measure_steps(given.output, given.networks.split(","), given.rounds, given.batch)
     elif given.what == "accuracy":
-        measure_accuracy(given.data.split(","), given.seeds, given.epochs or 3, given.limit)
+        measure_accuracy(given.output, given.data.split(","), given.seeds, given.epochs or 3, given.limit)
     else:
         network = given.networks if "," not in given.networks else "resnet8"
         batch = given.batch or 512
-        measure_cifar(network, given.methods.split(";"), given.epochs or 10, batch, given.seed, given.limit)
+        measure_cifar(
+            given.output, network, given.methods.split(";"), given.epochs or 10, batch, given.seed, given.limit
+        )
 
 
 if __name__ == "__main__":

@@ -99,3 +99,38 @@ def test_tabular_benchmark(tmp_path):
     assert own[0]["score"] > 0.85
     assert own[1]["score"] > 0.2
     assert all(row["peak"] > row["before"] > 0 for row in rows if row["part"] == "memory")
+
+
+def test_convolutions_and_the_envelope(tmp_path):
+    output = tmp_path / "convolutions.json"
+    run(
+        "benchmarks/convolutions.py",
+        "step",
+        "--networks",
+        "cnn",
+        "--rounds",
+        "2",
+        "--batch",
+        "4",
+        "--output",
+        str(output),
+    )
+    small = ("--data", "digits", "--seeds", "1", "--epochs", "1", "--limit", "100")
+    run("benchmarks/convolutions.py", "accuracy", *small, "--output", str(output))
+    found = json.loads(output.read_text())
+    assert found["step"]["rows"][0]["peak_bytes"]["ours"] > 0
+    assert 0.0 < found["accuracy"]["rows"][0]["test"][0] <= 1.0
+    output = tmp_path / "envelope.json"
+    run(
+        "benchmarks/envelope.py",
+        "--samples",
+        "60",
+        "--seeds",
+        "1",
+        "--epochs",
+        "1",
+        "--no-tables",
+        "--output",
+        str(output),
+    )
+    assert len(json.loads(output.read_text())["rows"]) == 2
