@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.network.layers import BatchNormNode, EmbeddingNode, LayerNode, LinearNode
-from ipdlam.network.mlp import CHUNK_BYTES, MAX_CHUNK, check_parameter, describe_activation
+from ipdlam.network.mlp import CHUNK_BYTES, MAX_CHUNK, check_parameter
 from ipdlam.network.model import START_ANEW, ModelView, evaluating
-from ipdlam.network.nodes import Activate, Drawing, Dropout, Input, MaxPool, Node, Plain, Same
+from ipdlam.network.nodes import Activate, Drawing, Dropout, Input, MaxPool, Node, Plain, Same, describe_activation
 from ipdlam.network.trace import trace, unwrapped
 
 IMAGE_CHUNK = 250  # samples, where the layers do not say how large they are

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipdlam.checks import fields_of
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.network.layers import LinearNode
 from ipdlam.network.model import START_ANEW, ModelView
-from ipdlam.network.nodes import Activate, Constant, Input, Plain, Reshape, Same
+from ipdlam.network.nodes import Activate, Constant, Input, Plain, Reshape, Same, describe_activation
 from ipdlam.network.trace import trace, unwrapped
 from ipdlam.prox import ACTIVATIONS, Activation, Identity
 
@@ -124,11 +123,6 @@ class Network(ModelView):
                 for layer in self.layers
             ],
         }
-
-
-def describe_activation(activation: Activation) -> dict[str, Any]:
-    """Its class and parameters in plain JSON types."""
-    return {"name": type(activation).__name__, **fields_of(activation)}
 
 
 def flatten(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

@@ -128,6 +128,11 @@ class Activate(Node):
         }
 
 
+def describe_activation(activation: Activation) -> dict[str, Any]:
+    """Its class and parameters in plain JSON types."""
+    return {"name": type(activation).__name__, **fields_of(activation)}
+
+
 PIECE = 1 << 17  # numbers: half a dozen operands of a piece fit a core's cache
 
 
