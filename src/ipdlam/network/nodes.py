@@ -122,10 +122,7 @@ class Activate(Node):
         return (change,)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "activation": {"name": type(self.activation).__name__, **fields_of(self.activation)},
-        }
+        return {**super().describe(), "activation": describe_activation(self.activation)}
 
 
 def describe_activation(activation: Activation) -> dict[str, Any]:
