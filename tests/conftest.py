@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from ranks import SIZES, Pool
+
+# A suite that runs in the background ignores Ctrl-C, which some tests press all the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 # Files whose tests start several processes, and those with dear fixtures.
 PROCESSES = ("distributed/", "benchmarks/test_scaling")
