@@ -331,14 +331,8 @@ class Stepper:
         if self.prepared:
             return
         part = part_of(batch)
-        if not batch.X.is_floating_point():  # words
-            pass
-        else:
-            rows = batch.X.flatten(1)
-            spread, plain = rows - part.mean_row(rows), part.unweighted()
-            deviation, size = plain.complete(plain.size_of(spread), plain.size_of(rows))
-            if deviation <= CONSTANT * size:
-                return
+        if batch.X.is_floating_point() and self._are_constant(batch.X.flatten(1), part):
+            return
         if start == "rescale" or (start == "auto" and not knows_something(self.network, self.settings.loss, batch)):
             before, self.intact = self.network.read(), False
             try:
@@ -352,6 +346,13 @@ class Stepper:
                 raise SolveError("the layers cannot be scaled: their outputs, or the targets, overflow")
             self.distance, self.intact = 0.0, True  # the distance is to be measured anew
         self.prepared = True
+
+    @staticmethod
+    def _are_constant(rows: Tensor, part: Part) -> bool:
+        """Whether all samples are the same."""
+        spread, plain = rows - part.mean_row(rows), part.unweighted()
+        deviation, size = plain.complete(plain.size_of(spread), plain.size_of(rows))
+        return deviation <= CONSTANT * size
 
     def _generator(self) -> torch.Generator | None:
         """What a pass draws from, as the last one left it."""
