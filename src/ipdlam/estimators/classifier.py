@@ -9,14 +9,16 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
+from torch import nn
 from typing_extensions import Self
 
 from ipdlam.estimators.parameters import uses_batches
 from ipdlam.estimators.perceptron import Perceptron
 from ipdlam.estimators.scaling import Array
 from ipdlam.prox import LOSSES
+from ipdlam.prox.losses import MarginLoss
 from ipdlam.prox.probabilities import PROBABILITIES, logits, probabilities
 
 
@@ -105,6 +107,8 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         random_state: Any = None,
         verbose: bool = False,
         standardize: bool = True,
+        categorical_features: Any = "from_dtype",
+        n_members: int = 1,
         class_weight: Any = None,
         step: float = 0.5,
         inertia: float = 0.7,
@@ -126,6 +130,8 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
             random_state=random_state,
             verbose=verbose,
             standardize=standardize,
+            categorical_features=categorical_features,
+            n_members=n_members,
             step=step,
             inertia=inertia,
             proximity=proximity,
@@ -152,26 +158,32 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     def predict(self, X: Any) -> Array:
         """The class of every row."""
         outputs = self._raw(X)
+        if self._labels:
+            return (outputs > midway(self._fitted_loss)).numpy().astype(np.int64)
         found: Array = self.classes_[LOSSES[self._fitted_loss]().predict(outputs).numpy()]
         return found
 
     def decision_function(self, X: Any) -> Array:
         """The outputs of the network; for two classes how much more speaks for the second one."""
         outputs = self._raw(X).numpy()
-        if len(self.classes_) > 2:
+        if len(self.classes_) > 2 or self._labels:
             return outputs
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs[:, 1] - outputs[:, 0]
 
     @available_if(has_probabilities)
     def predict_proba(self, X: Any) -> Array:
-        """The probability of every class, in the order of ``classes_``."""
+        """The probability of every class, in the order of ``classes_``; of several labels, that of each."""
         outputs = self._raw(X)
+        if self._labels:
+            return (outputs.clamp(0.0, 1.0) if self._fitted_loss == "squared" else outputs.sigmoid()).numpy()
         return probabilities(self._fitted_loss, outputs).numpy()
 
     @available_if(has_probabilities)
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithm of :meth:`predict_proba`."""
         check_is_fitted(self)
+        if self._labels and self._fitted_loss == "logistic":
+            return nn.functional.logsigmoid(self._raw(X)).numpy()
         if self._fitted_loss != "squared":  # also where the probability itself is too small to be a number
             return logits(self._fitted_loss, self._raw(X)).log_softmax(1).numpy()
         with np.errstate(divide="ignore"):
@@ -180,6 +192,12 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
 
     def _learn_targets(self, y: Array, weight: Array | None, classes: Any = None) -> None:
         del weight
+        self._labels = y.ndim == 2
+        if self._labels:
+            if self.class_weight is not None:
+                raise ValueError("class_weight is for classes, but y holds several labels to a sample; leave it out")
+            self.classes_ = np.arange(y.shape[1])
+            return
         check_classification_targets(y)
         known = np.unique(y if classes is None else classes)
         if len(known) < 2:
@@ -188,6 +206,11 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         self.classes_ = known
 
     def _check_targets(self, y: Array) -> None:
+        if self._labels or y.ndim == 2:
+            columns, known = (1 if y.ndim == 1 else y.shape[1]), (len(self.classes_) if self._labels else 1)
+            if columns != known:
+                raise ValueError(f"y has {columns} columns of labels, but had {known} in the first training")
+            return
         check_classification_targets(y)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
@@ -196,9 +219,30 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
             )
 
     def _encode(self, y: Array) -> Array:
+        if self._labels:
+            labels = y.astype(self._precision())
+            return 2.0 * labels - 1.0 if midway(self._loss_name()) == 0.0 else labels
         return np.searchsorted(self.classes_, y)
 
+    def _loss_name(self) -> str:
+        """Several labels are questions of their own, each with two answers: the cross-entropy is the logistic loss."""
+        return "logistic" if self.loss == "cross_entropy" and getattr(self, "_labels", False) else self.loss
+
+    def _takes_several(self, y: Any) -> bool:
+        several = getattr(y, "ndim", None) != 1 and type_of_target(y) == "multilabel-indicator"
+        return bool(several)
+
+    def _draws_by_weight(self) -> bool:
+        return self.class_weight is not None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
     def _outputs(self) -> int:
+        if self._labels:
+            return len(self.classes_)
         classes = len(self.classes_)
         return 1 if classes == 2 and LOSSES[self.loss]().classes(1) == 2 else classes
 
@@ -217,5 +261,12 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         return balanced if weight is None else balanced * weight
 
     def _strata(self, y: Array, fewest: int) -> Array | None:
+        if self._labels:
+            return None
         counts = np.unique(y, return_counts=True)[1]
         return y if counts.min() >= 2 and fewest >= len(counts) else None
+
+
+def midway(loss: str) -> float:
+    """Where the output for a label tells nothing: losses of margins have targets of -1 and 1, others of 0 and 1."""
+    return 0.0 if issubclass(LOSSES[loss], MarginLoss) else 0.5

@@ -11,12 +11,16 @@ from sklearn.base import BaseEstimator
 
 from ipdlam.checks import check_integer, check_number
 from ipdlam.fullbatch.trainer import IPDLAM
+from ipdlam.minibatch.batch import default_batch_size
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.initialise import mlp
-from ipdlam.prox import ACTIVATIONS, Ridge
+from ipdlam.prox import ACTIVATIONS, Loss, Ridge
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
-BATCH_ALPHA = 0.01  # the weight decay that alpha=None stands for; the full-batch method has a default of its own
+# What alpha=None stands for on mini-batches: this over the number of samples, since the more there are, the less has to
+# be said beside them. The full-batch method has a default of its own, and a stream, whose length nobody knows, too.
+DECAY_OF_A_SAMPLE, DECAY_OF_A_STREAM = 10.0, 0.01
+MOST_DECAY = 0.1
 
 
 class Parameters(BaseEstimator):
@@ -41,6 +45,8 @@ class Parameters(BaseEstimator):
         random_state: Any = None,
         verbose: bool = False,
         standardize: bool = True,
+        categorical_features: Any = "from_dtype",
+        n_members: int = 1,
         step: float = 0.5,
         inertia: float = 0.7,
         proximity: float | None = None,
@@ -60,14 +66,24 @@ class Parameters(BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
         self.standardize = standardize
+        self.categorical_features = categorical_features
+        self.n_members = n_members
         self.step = step
         self.inertia = inertia
         self.proximity = proximity
         self.penalty = penalty
 
-    def _batch_rows(self) -> int | None:
-        """As the user said; None where the trainer is to choose."""
-        return None if self.batch_size == "auto" else int(self.batch_size)  # type: ignore[arg-type]
+    def _batch_rows(self, samples: int) -> int:
+        """Samples to a batch."""
+        return default_batch_size(samples) if self.batch_size == "auto" else int(self.batch_size)  # type: ignore[arg-type]
+
+    def _loss_name(self) -> str:
+        """The loss that is trained with."""
+        return self.loss
+
+    def _loss(self) -> str | Loss:
+        """The same, as the trainers take it."""
+        return self._loss_name()
 
     def _hidden(self) -> list[int]:
         sizes = (
@@ -86,7 +102,7 @@ class Parameters(BaseEstimator):
         for name, value, known in (("activation", self._activation(), ACTIVATIONS), ("loss", self.loss, self.losses)):
             if not isinstance(value, str) or value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        for name in ("max_iter", "n_iter_no_change"):
+        for name in ("max_iter", "n_iter_no_change", "n_members"):
             check_integer(name, getattr(self, name), 1)
         for name in ("early_stopping", "warm_start", "standardize"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
@@ -106,12 +122,12 @@ class Parameters(BaseEstimator):
         if self.batch_size is None:
             IPDLAM(smallest, **self._full_batch_settings())
         else:
-            MiniBatchIPDLAM(smallest, **self._batch_settings())
+            MiniBatchIPDLAM(smallest, **self._batch_settings(None))
 
-    def _batch_settings(self) -> dict[str, Any]:
-        """Of :class:`ipdlam.MiniBatchIPDLAM`."""
-        decay = BATCH_ALPHA if self.alpha is None else self.alpha
-        return {**self._settings(), "step": self.step, "weight_decay": decay}
+    def _batch_settings(self, samples: float | None) -> dict[str, Any]:
+        """Of :class:`ipdlam.MiniBatchIPDLAM`; ``samples`` is None where they come as a stream."""
+        usual = DECAY_OF_A_STREAM if samples is None else min(DECAY_OF_A_SAMPLE / samples, MOST_DECAY)
+        return {**self._settings(), "step": self.step, "weight_decay": usual if self.alpha is None else self.alpha}
 
     def _full_batch_settings(self) -> dict[str, Any]:
         """Of :class:`ipdlam.IPDLAM`."""
@@ -120,7 +136,7 @@ class Parameters(BaseEstimator):
     def _settings(self) -> dict[str, Any]:
         """Those that both methods have; what is None is left to them."""
         proximity = {} if self.proximity is None else {"proximity": self.proximity}
-        return {"loss": self.loss, "inertia": self.inertia, "penalty": self.penalty, **proximity}
+        return {"loss": self._loss(), "inertia": self.inertia, "penalty": self.penalty, **proximity}
 
 
 def uses_batches(estimator: Parameters) -> bool:

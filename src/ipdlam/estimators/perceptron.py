@@ -11,25 +11,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from ipdlam.estimators.batches import DrawnBatches
+from ipdlam.estimators.members import averaged, linear_layers
 from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
+from ipdlam.estimators.reading import DENSE_CELLS, Reader, dense, has_gaps
 from ipdlam.estimators.scaling import Array, Scaling
 from ipdlam.estimators.stopping import Plateau
 from ipdlam.fullbatch.trainer import IPDLAM
-from ipdlam.minibatch.batch import default_batch_size
+from ipdlam.minibatch.batch import unit_of
 from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.initialise import mlp
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.samples import from_numpy
+from ipdlam.training.history import History
 
 CHUNK = 8192  # rows that are predicted at a time
+REFIT_BELOW = 10000  # samples: from here on, those held out for early stopping are not missed
 
 
 class Perceptron(Parameters, metaclass=ABCMeta):
@@ -68,6 +74,15 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         del y
         return weight
 
+    def _takes_several(self, y: Any) -> bool:
+        """Whether ``y`` may be a matrix."""
+        del y
+        return self.several_targets
+
+    def _draws_by_weight(self) -> bool:
+        """Whether weights say how often samples are met, not how much they count when they are."""
+        return False
+
     def _strata(self, y: Array, fewest: int) -> Array | None:
         """What the samples that are held out are drawn evenly from, where ``fewest`` can hold one of each."""
         del y, fewest
@@ -96,7 +111,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        random, held = check_random_state(self.random_state), None
+        random = check_random_state(self.random_state)
         first = not (self.warm_start and hasattr(self, "n_iter_"))
         if first:
             self.__dict__.pop("n_iter_", None)  # nothing predicts until this training has ended
@@ -107,62 +122,123 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         else:
             self._check_targets(y)
         X, y, weight = counted(X, y, self._balance(y, weight))
-        if self.early_stopping:
-            X, y, weight, held = self._hold_out(X, y, weight, random)
-        seed = draw_seed(random)
-        self._begin(X, weight, seed, first)
-        validation = None if held is None else (self._inputs(held[0]), self._encode(held[1]), held[2])
-        self._train(X, y, weight, validation, seed, first)
+        kept, held = self._hold_out(X, y, random) if self.early_stopping else (None, None)
+        seeds = [draw_seed(random) for _ in range(self.n_members)]
+        some = X if kept is None else X[kept]
+        self._begin(some, some_of(weight, kept), seeds, first)
+        curves = [self._train(network, X, y, weight, kept, held, seed, first)
+                  for network, seed in zip(self._networks, seeds, strict=True)]  # fmt: skip
+        self._publish(mean_curve(curves), first)
 
-    def _train(self, X: Array, y: Array, weight: Array | None, validation: Any, seed: int, first: bool) -> None:
-        samples = float(len(X) if weight is None else weight.sum())
+    def _train(
+        self,
+        network: nn.Sequential,
+        X: Any,
+        y: Array,
+        weight: Array | None,
+        kept: Array | None,
+        held: Array | None,
+        seed: int,
+        first: bool,
+    ) -> list[float]:
+        """Train one network, on the samples that are ``kept`` where some are ``held`` back; the losses of its epochs.
+
+        With few samples the held ones are missed. So they only say how many epochs are best, and a second training from
+        the same start takes all samples for so many epochs of the same plan.
+        """
+        if kept is None or held is None:
+            return self._run(network, X, y, weight, None, seed, first, None)[0]
+        start = copy.deepcopy(network.state_dict())
+        validation = self._inputs(dense(X[held])), self._encode(y[held]), some_of(weight, held)
+        losses, history = self._run(network, X[kept], y[kept], some_of(weight, kept), validation, seed, first, None)
+        scores = [math.nan if record.score is None else record.score for record in history]
+        self.validation_scores_ = [*getattr(self, "validation_scores_", []), *scores]
+        best = history.best
+        if best is None or len(y) >= REFIT_BELOW or history.stop_reason == "interrupted":
+            return losses
+        network.load_state_dict(start)
+        epochs = len([record for record in history if record.iteration <= best.iteration])
+        return self._run(network, X, y, weight, None, seed, first, epochs)[0]
+
+    def _run(
+        self,
+        network: nn.Sequential,
+        X: Any,
+        y: Array,
+        weight: Array | None,
+        validation: Any,
+        seed: int,
+        first: bool,
+        stop_after: int | None,
+    ) -> tuple[list[float], History]:
+        """One training: the losses of its epochs, and its history."""
         batches = self.batch_size is not None
+        drawn = batches and self._draws_by_weight()
+        samples = float(X.shape[0] if weight is None or drawn else weight.sum())
         plateau = Plateau(
             self.tol,
-            None if self.early_stopping else self.n_iter_no_change,
+            self.n_iter_no_change if validation is None and stop_after is None else None,
             samples if batches else None,
             type(self).__name__ if self.verbose else None,
+            stop_after,
         )
         common: dict[str, Any] = {
-            "sample_weight": weight,
             "validation_data": validation,
-            "restore_best": self.early_stopping,
-            "patience": self.n_iter_no_change if self.early_stopping else None,
+            "restore_best": validation is not None,
+            "patience": None if validation is None else self.n_iter_no_change,
             "callbacks": [plateau],
         }
-        inputs, targets = self._inputs(X), self._encode(y)
+        targets = self._encode(y)
         if batches:
-            trainer = self._batch_trainer(seed, "rescale" if first else "keep")
-            every = 1 if self.early_stopping else self.max_iter  # a forward pass over all samples is not free
-            history = trainer.fit(inputs, targets, epochs=self.max_iter, evaluate_every=every, **common)
+            known = samples if weight is None or drawn else samples / unit_of(torch.from_numpy(weight))
+            trainer = self._batch_trainer(network, X.shape[0], known, seed, "rescale" if first else "keep")
+            every = 1 if validation is not None else self.max_iter  # a forward pass over all samples is not free
+            if drawn or (issparse(X) and X.shape[0] * X.shape[1] > DENSE_CELLS):
+                loader = self._loader(X, targets, weight, seed, drawn)
+                history = trainer.fit(loader, epochs=self.max_iter, evaluate_every=every, **common)
+            else:
+                inputs = self._inputs(dense(X))
+                history = trainer.fit(
+                    inputs, targets, epochs=self.max_iter, evaluate_every=every, sample_weight=weight, **common
+                )
         else:
-            plateau.keeps = None if self.early_stopping else self._network
-            whole = IPDLAM(self._network, **self._full_batch_settings())
-            history = whole.fit(inputs, targets, iterations=self.max_iter, **common)
+            plateau.keeps = network if validation is None and stop_after is None else None
+            whole = IPDLAM(network, **self._full_batch_settings())
+            inputs = self._inputs(dense(X))
+            history = whole.fit(inputs, targets, iterations=self.max_iter, sample_weight=weight, **common)
             if plateau.best_weights:  # the method leaves its best network behind (docs/results/reproduction.md)
-                self._network.load_state_dict(plateau.best_weights)
-        if history.stop_reason == "interrupted" and not history:
-            raise KeyboardInterrupt  # there is nothing to go on with
-        self._publish(plateau.losses, first)
-        if self.early_stopping:
-            earlier = getattr(self, "validation_scores_", [])
-            scores = (math.nan if record.score is None else record.score for record in history)
-            self.validation_scores_ = [*earlier, *scores]
+                network.load_state_dict(plateau.best_weights)
         if history.stop_reason == "interrupted":
-            warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=4)
-        elif history.stop_reason == "iterations" and not batches and plateau.falling:  # batches come to rest by plan
+            if not history:
+                raise KeyboardInterrupt  # there is nothing to go on with
+            warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=6)
+        elif validation is not None and history.stop_reason == "iterations" and still_better(history):
             warnings.warn(
-                f"the training loss was still falling when max_iter={self.max_iter} was reached; more iterations would "
-                "fit the samples better",
+                f"the score on the samples held out was still rising when max_iter={self.max_iter} was reached; more "
+                "iterations would help",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=6,
             )
+        return plateau.losses, history
+
+    def _loader(self, X: Any, targets: Array, weight: Array | None, seed: int, drawn: bool) -> DrawnBatches:
+        """The samples batch by batch, where they are not gone through as they are."""
+        dtype = self._precision()
+        goals = torch.from_numpy(self._in_precision(targets))
+        size = self._batch_rows(X.shape[0])
+        weights = None if drawn or weight is None else weight.astype(dtype)
+        return DrawnBatches(
+            lambda rows: self._inputs(dense(X[rows])).astype(dtype, copy=False),
+            goals, weights, size, seed, weight if drawn else None,
+        )  # fmt: skip
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
         """One pass over the samples in the order in which they are given."""
         self._check_settings()
         if self.early_stopping:
             raise ValueError("early_stopping is for fit; partial_fit makes one pass and has nothing to stop")
+        if self.n_members > 1:
+            raise ValueError(f"n_members={self.n_members} is for fit; partial_fit trains one network")
         first = not hasattr(self, "n_iter_")
         X, y, weight = self._check_data(X, y, sample_weight, first, least=1)
         self._check_range(y, X.dtype if first else self._precision())
@@ -172,41 +248,46 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         X, y, weight = counted(X, y, self._balance(y, weight))
         seed = draw_seed(check_random_state(self.random_state))
         trainer = None if first else self._trainer
-        self._begin(X, weight, seed, first)
-        if trainer is None or self._streams_with != self._batch_settings():  # its memory begins anew
-            trainer, self._streams_with = self._batch_trainer(seed, "auto" if first else "keep"), self._batch_settings()
-        inputs, targets, weight = (self._in_precision(array) for array in (self._inputs(X), self._encode(y), weight))
+        self._begin(X, weight, [seed], first)
+        if trainer is None or self._streams_with != self._batch_settings(None):  # its memory begins anew
+            trainer = self._batch_trainer(self._networks[0], None, None, seed, "auto" if first else "keep")
+            self._streams_with = self._batch_settings(None)
+        targets, weight = (self._in_precision(array) for array in (self._encode(y), weight))
         total, count = 0.0, 0.0
-        size = self._batch_rows() or default_batch_size(len(X))
-        for start in range(0, len(X), size):
+        size = self._batch_rows(X.shape[0])
+        for start in range(0, X.shape[0], size):
             rows = slice(start, start + size)
-            some = None if weight is None else weight[rows]
-            samples = float(len(inputs[rows]) if some is None else some.sum())
-            total += samples * trainer.step(inputs[rows], targets[rows], some)
+            inputs, some = self._in_precision(self._inputs(dense(X[rows]))), some_of(weight, rows)
+            samples = float(len(inputs) if some is None else some.sum())
+            total += samples * trainer.step(inputs, targets[rows], some)
             count += samples
         self._trainer = trainer  # here, since one that failed cannot go on
         self._publish([total / count], first)
         return self
 
-    def _begin(self, X: Array, weight: Array | None, seed: int, first: bool) -> None:
-        """The scale of the inputs and a network, or those of the last training."""
+    def _begin(self, X: Any, weight: Array | None, seeds: list[int], first: bool) -> None:
+        """The scale of the inputs and networks, or those of the last training."""
         shape = (X.shape[1], *self._hidden(), self._outputs()), self._activation()
         if first:
-            self._scaling = Scaling.of(X, weight) if self.standardize else None
+            self._typical = Scaling.of(X, weight)
+            self._scaling = self._typical if self.standardize else None
             dtype = torch.float32 if X.dtype == np.float32 else torch.float64
-            self._network, self._shape = mlp(*shape, "he", seed, dtype, "cpu"), shape
+            self._networks, self._shape = [mlp(*shape, "he", seed, dtype, "cpu") for seed in seeds], shape
             self.__dict__.pop("validation_scores_", None)
-        elif shape != self._shape:
+        elif shape != self._shape or len(seeds) != len(self._networks):
             raise ValueError(
-                f"hidden_layer_sizes, activation and loss give the network {shape}, but the one to go on with is "
-                f"{self._shape}; set them back, or fit a clone"
+                f"hidden_layer_sizes, activation, loss and n_members give {len(seeds)} x the network {shape}, but what "
+                f"there is to go on with is {len(self._networks)} x {self._shape}; set them back, or fit a clone"
             )
         self._trainer = None  # of other weights, also where this training fails
-        self._fitted_loss = self.loss  # what predictions are made by, whatever is set later
+        self._fitted_loss = self._loss_name()  # what predictions are made by, whatever is set later
 
-    def _batch_trainer(self, seed: int, start: str) -> MiniBatchIPDLAM:
-        size = self._batch_rows()
-        return MiniBatchIPDLAM(self._network, batch_size=size, seed=seed, start=start, **self._batch_settings())
+    def _batch_trainer(
+        self, network: nn.Sequential, rows: int | None, samples: float | None, seed: int, start: str
+    ) -> MiniBatchIPDLAM:
+        """``samples`` is for how many the ``rows`` count; a stream has neither."""
+        size = None if rows is None else self._batch_rows(rows)
+        return MiniBatchIPDLAM(network, batch_size=size, seed=seed, start=start, **self._batch_settings(samples))
 
     def _publish(self, losses: list[float], first: bool) -> None:
         """What users of scikit-learn look for after a training."""
@@ -220,7 +301,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
     def module_(self) -> nn.Sequential:
         """A copy of the trained network, a plain ``nn.Sequential`` of raw features: the scaling is in its layers."""
         check_is_fitted(self)
-        module = copy.deepcopy(self._network).requires_grad_(False)
+        module = averaged(self._networks)
         layers, of_targets = linear_layers(module), self._target_scaling()
         if self._scaling is not None:
             self._scaling.take_into_inputs(layers[0])
@@ -240,32 +321,32 @@ class Perceptron(Parameters, metaclass=ABCMeta):
 
     # --- data ----------------------------------------------------------------------------------------------------
 
-    def _check_data(self, X: Any, y: Any, sample_weight: Any, first: bool, least: int) -> tuple[Array, Array, Any]:
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            multi_output=self.several_targets,
-            y_numeric=self.several_targets,
-            reset=first,
-            ensure_min_samples=least,
-        )
+    def _check_data(self, X: Any, y: Any, sample_weight: Any, first: bool, least: int) -> tuple[Any, Array, Any]:
+        if first:
+            self._reader = Reader.of(X, self.categorical_features)
+        several = self._takes_several(y)
+        checks = {"multi_output": several, "y_numeric": self.several_targets, "ensure_min_samples": least}
+        X, y = self._reader.fit(self, X, y, first, **checks)
         if sample_weight is None:
             return X, y, None
         return counted(X, y, _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True))
 
-    def _hold_out(self, X: Array, y: Array, weight: Array | None, random: Any) -> tuple[Array, Array, Any, Any]:
-        held_out = math.ceil(self.validation_fraction * len(X))
-        strata = self._strata(y, min(held_out, len(X) - held_out))
-        kept, aside = train_test_split(
-            np.arange(len(X)), test_size=self.validation_fraction, random_state=random, stratify=strata
+    def _hold_out(self, X: Any, y: Array, random: Any) -> tuple[Array, Array]:
+        """The numbers of the samples to train on, and of those that are held back."""
+        held_out = math.ceil(self.validation_fraction * len(y))
+        strata = self._strata(y, min(held_out, len(y) - held_out))
+        kept, held = train_test_split(
+            np.arange(len(y)), test_size=self.validation_fraction, random_state=random, stratify=strata
         )
-        some, held = (None, None) if weight is None else (weight[kept], weight[aside])
-        return X[kept], y[kept], some, (X[aside], y[aside], held)
+        return kept, held
 
     def _inputs(self, X: Array) -> Array:
-        return X if self._scaling is None else self._scaling(X)
+        """What the networks are given. A gap that the first samples did not have is a usual value."""
+        inputs = X if self._scaling is None else self._scaling(X)
+        if has_gaps(inputs):
+            usual = self._typical.mean if self._scaling is None else np.zeros_like(self._typical.mean)
+            inputs = np.where(np.isnan(inputs), usual, inputs)
+        return inputs
 
     def _in_precision(self, array: Any) -> Any:
         """Real numbers as the network's own are; the trainers' loops convert nothing."""
@@ -274,7 +355,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
 
     def _precision(self) -> Any:
         """NumPy's type of the network's numbers."""
-        return linear_layers(self._network)[0].weight.detach().numpy().dtype
+        return linear_layers(self._networks[0])[0].weight.detach().numpy().dtype
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_iter_")
@@ -282,21 +363,33 @@ class Perceptron(Parameters, metaclass=ABCMeta):
     # --- prediction ----------------------------------------------------------------------------------------------
 
     def _raw(self, X: Any) -> Tensor:
-        """The outputs of the network, in the units of the trainers' targets."""
+        """The outputs of the networks on average, in the units of the trainers' targets."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        dtype = linear_layers(self._network)[0].weight.dtype
-        chunks = (self._inputs(X[start : start + CHUNK]) for start in range(0, len(X), CHUNK))
+        X = self._reader(self, X)
+        dtype = linear_layers(self._networks[0])[0].weight.dtype
+        chunks = (self._inputs(dense(X[start : start + CHUNK])) for start in range(0, X.shape[0], CHUNK))
         with torch.no_grad(), np.errstate(over="ignore"):  # an overflow is found below, with its place
-            outputs = torch.cat([self._network(from_numpy("X", chunk).to(dtype)) for chunk in chunks])
+            outputs = torch.cat([self._mean_outputs(from_numpy("X", chunk).to(dtype)) for chunk in chunks])
         if not all_finite(outputs):
             row = int((~torch.isfinite(outputs)).nonzero()[0, 0])
-            largest = X[row, np.abs(X[row]).argmax()]
+            given = dense(X[row : row + 1])[0]
             raise ValueError(
-                f"X holds {largest} in row {row}, for which the outputs of the network are not finite in {dtype}; "
-                "remove or mend the row, or train on samples of that size, in float64"
+                f"X holds {given[np.abs(given).argmax()]} in row {row}, for which the outputs of the network are not "
+                f"finite in {dtype}; remove or mend the row, or train on samples of that size, in float64"
             )
         return outputs
+
+    def _mean_outputs(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self._networks[0](inputs)
+        for network in self._networks[1:]:
+            outputs += network(inputs)
+        return outputs if len(self._networks) == 1 else outputs / len(self._networks)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        return tags
 
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the network as an ONNX file that takes a batch ``X`` of any number of rows and gives ``outputs``.
@@ -308,12 +401,25 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         write_onnx(self.module_, self.n_features_in_, path)
 
 
-def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
-    """The layers with weights, from the inputs to the outputs."""
-    return [layer for layer in module if isinstance(layer, nn.Linear)]
+def some_of(weight: Array | None, rows: Any) -> Array | None:
+    """The weights of some samples, where samples have any."""
+    return weight if weight is None or rows is None else weight[rows]
 
 
-def counted(X: Array, y: Array, weight: Array | None) -> tuple[Array, Array, Array | None]:
+def mean_curve(curves: list[list[float]]) -> list[float]:
+    """The mean loss of several networks, epoch by epoch; one that has ended stays where it was."""
+    longest = max(len(curve) for curve in curves)
+    padded = [curve + curve[-1:] * (longest - len(curve)) for curve in curves]
+    return [sum(losses) / len(curves) for losses in zip(*padded, strict=True)]
+
+
+def still_better(history: History) -> bool:
+    """Whether the last epoch has the best score on the samples held out, by more than the one before and for long."""
+    scores = [record.score for record in history if record.score is not None]
+    return len(scores) > 1 and scores[-1] > max(scores[:-1])
+
+
+def counted(X: Any, y: Array, weight: Array | None) -> tuple[Any, Array, Array | None]:
     """The samples without those of weight zero."""
     if weight is None or (weight > 0).all():
         return X, y, weight

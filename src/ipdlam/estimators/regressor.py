@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,21 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from typing_extensions import Self
 
+from ipdlam.checks import check_number
 from ipdlam.estimators.parameters import uses_batches
 from ipdlam.estimators.perceptron import Perceptron
 from ipdlam.estimators.scaling import Array, Scaling
+from ipdlam.prox import Loss
+from ipdlam.prox.losses import Quantile
 
 
 class IPDLAMRegressor(RegressorMixin, Perceptron):
     """A multilayer perceptron for real targets, one or several, trained by alternating minimisation.
 
     Targets are brought to mean 0 and deviation 1 inside, so that losses and steps do not depend on their units;
-    ``loss_curve_`` is in these units, ``module_`` gives raw targets. ``loss`` is ``squared``, ``huber`` or
-    ``absolute``; all else is as in :class:`ipdlam.estimators.IPDLAMClassifier`.
+    ``loss_curve_`` is in these units, ``module_`` gives raw targets. ``loss`` is ``squared``, ``huber``, ``absolute``
+    (the median) or ``quantile``: what the part ``quantile`` of the targets is below. All else is as in
+    :class:`ipdlam.estimators.IPDLAMClassifier`.
 
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
@@ -27,8 +32,57 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
     True
     """
 
-    losses = ("squared", "huber", "absolute")
+    losses = ("squared", "huber", "absolute", "quantile")
     several_targets = True
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: str = "relu",
+        *,
+        loss: str = "squared",
+        quantile: float = 0.5,
+        alpha: float | None = None,
+        batch_size: int | str | None = "auto",
+        max_iter: int = 20,
+        tol: float = 1e-4,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+        standardize: bool = True,
+        categorical_features: Any = "from_dtype",
+        n_members: int = 1,
+        step: float = 0.5,
+        inertia: float = 0.7,
+        proximity: float | None = None,
+        penalty: float = 0.1,
+    ) -> None:
+        super().__init__(
+            hidden_layer_sizes,
+            activation,
+            loss=loss,
+            alpha=alpha,
+            batch_size=batch_size,
+            max_iter=max_iter,
+            tol=tol,
+            n_iter_no_change=n_iter_no_change,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+            standardize=standardize,
+            categorical_features=categorical_features,
+            n_members=n_members,
+            step=step,
+            inertia=inertia,
+            proximity=proximity,
+            penalty=penalty,
+        )
+        self.quantile = quantile
 
     @available_if(uses_batches)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -44,6 +98,14 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         scaled = self._raw(X).numpy()
         outputs = self._units.undo(scaled).astype(scaled.dtype, copy=False)
         return outputs[:, 0] if self._flat else outputs
+
+    def _check_settings(self) -> None:
+        if not 0.0 < check_number("quantile", self.quantile) < 1.0:
+            raise ValueError(f"quantile must be above 0 and below 1, got {self.quantile!r}")
+        super()._check_settings()
+
+    def _loss(self) -> str | Loss:
+        return Quantile(self.quantile) if self.loss == "quantile" else self.loss
 
     def _learn_targets(self, y: Array, weight: Array | None, classes: Any = None) -> None:
         del classes

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
+from sklearn.utils.sparsefuncs import mean_variance_axis
 from torch import nn
 
 Array = np.ndarray[Any, Any]
@@ -21,16 +23,23 @@ class Scaling:
     deviation: Array
 
     @classmethod
-    def of(cls, X: Array, weight: Array | None) -> Scaling:
+    def of(cls, X: Any, weight: Array | None) -> Scaling:
         """As the samples say; a column that does not vary keeps its unit."""
+        if issparse(X):
+            mean, variance = mean_variance_axis(X, 0, weights=weight)
+            return cls._made(mean, np.sqrt(variance), np.ones_like(mean), X.dtype)
         # The squares of huge and of tiny numbers overflow, so columns are divided by a power of two of their size.
         largest = np.maximum(X.max(0), -X.min(0)).astype(np.float64)
         unit = np.ldexp(1.0, np.frexp(largest)[1] - 1)
         mean = column_means(X, weight, unit)
         deviation = np.sqrt(column_means(X, weight, unit, about=mean))
+        return cls._made(mean, deviation, unit, X.dtype)
+
+    @classmethod
+    def _made(cls, mean: Array, deviation: Array, unit: Array, dtype: Any) -> Scaling:
         # What rounding makes of a constant column is no variation.
-        constant = deviation <= 10 * np.finfo(X.dtype).eps * np.abs(mean)
-        return cls((mean * unit).astype(X.dtype), np.where(constant, 1.0, deviation * unit).astype(X.dtype))
+        constant = deviation <= 10 * np.finfo(dtype).eps * np.abs(mean)
+        return cls((mean * unit).astype(dtype), np.where(constant, 1.0, deviation * unit).astype(dtype))
 
     def __call__(self, X: Array) -> Array:
         """A scaled copy."""

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 from ipdlam.errors import StopTraining
 from ipdlam.training.history import Record
 
-NOTABLE = 0.01
-
 
 class Plateau:
     """A callback that collects the mean losses, and ends a training that does not lower them any more.
@@ -18,8 +16,11 @@ class Plateau:
     pass are taken, since the loss of a record of the full-batch method is that of z_L, which the network does not give.
     """
 
-    def __init__(self, tol: float, patience: int | None, samples: float | None, talks_as: str | None) -> None:
+    def __init__(
+        self, tol: float, patience: int | None, samples: float | None, talks_as: str | None, stop_after: int | None
+    ) -> None:
         self.tol, self.patience, self.samples, self.talks_as = tol, patience, samples, talks_as
+        self.stop_after = stop_after  # so many epochs, whatever the losses are
         self.losses: list[float] = []
         self.best, self.unchanged = float("inf"), 0
         self.keeps: nn.Module | None = None  # the network whose weights of the best loss are wanted
@@ -37,6 +38,8 @@ class Plateau:
             scored = record.validation_loss is not None and record.score is not None
             score = f", validation score {record.score:.6g}" if scored else ""
             print(f"{self.talks_as}: iteration {record.iteration}, loss {loss:.6g}{score}", flush=True)
+        if self.stop_after is not None and len(self.losses) >= self.stop_after:
+            raise StopTraining("stop_after")
         if self.patience is not None and self.unchanged >= self.patience:
             raise StopTraining("tol")
 
@@ -46,9 +49,3 @@ class Plateau:
             return record.loss / self.samples
         assert record.train_loss is not None  # the full-batch method evaluates every iteration
         return record.train_loss
-
-    @property
-    def falling(self) -> bool:
-        """Whether the last epoch still lowered the best loss by ``tol``, and by a part of it that is worth a word."""
-        before = min(self.losses[:-1], default=float("inf"))
-        return self.unchanged == 0 and self.best < (1.0 - NOTABLE) * before

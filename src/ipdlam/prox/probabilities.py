@@ -19,6 +19,7 @@ def logits(loss: str, outputs: Tensor) -> Tensor:
 
 def nearest_probabilities(outputs: Tensor) -> Tensor:
     """``argmin_p ||p - outputs||`` over ``p >= 0`` that add up to 1: a shift, and a cut at zero; the order stays."""
+    outputs = outputs - outputs.amax(1, keepdim=True)  # the same answer, and the digits of large ones are not lost
     falling = outputs.sort(1, descending=True).values
     ranks = torch.arange(1, outputs.shape[1] + 1, dtype=outputs.dtype)
     shifts = (falling.cumsum(1) - 1.0) / ranks  # if so many were positive

@@ -1,0 +1,86 @@
+"""Data in: what scikit-learn's users have, checked and brought to rows of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_array, check_X_y, validate_data
+
+from ipdlam.estimators.columns import Columns, as_pandas, is_frame
+from ipdlam.estimators.scaling import Array
+
+FLOATS = (np.float64, np.float32)
+DENSE_CELLS = 1 << 25  # sparse samples of no more cells than these are made dense at once
+# The mini-batch method remembers the second moment of a layer's inputs: a square matrix of their number.
+MOST_COLUMNS = 20000
+
+
+class Reader:
+    """How X is read: the columns of a table, and what stands for a gap where the first samples had none."""
+
+    def __init__(self, columns: Columns | None) -> None:
+        self.columns = columns
+
+    @classmethod
+    def of(cls, X: Any, categorical_features: Any) -> Reader:
+        """As the first samples say; of an array only named columns can be categories."""
+        if issparse(X):
+            return cls(None)
+        if is_frame(X):
+            return cls(Columns.of(as_pandas(X), categorical_features))
+        if categorical_features is None or isinstance(categorical_features, str):
+            return cls(None)
+        return cls(Columns.of(check_array(X, dtype=None, ensure_all_finite=False), categorical_features))
+
+    def fit(self, estimator: BaseEstimator, X: Any, y: Any, first: bool, **checks: Any) -> tuple[Any, Array]:
+        """X as numbers, without gaps where the first samples had some, and y."""
+        checks = {"dtype": FLOATS, "accept_sparse": "csr", "ensure_all_finite": "allow-nan", **checks}
+        if self.columns is None:
+            X, y = validate_data(estimator, X, y, reset=first, **checks)
+            if first and not issparse(X) and has_gaps(X):
+                self.columns = Columns.of(X, None)
+                X = X if self.columns is None else self.columns(X, X.dtype)
+        else:
+            validate_data(estimator, X, reset=first, skip_check_array=True)
+            X, y = check_X_y(self._numbers(X), y, estimator=estimator, **checks)
+        refuse_too_wide(X)
+        return X, y.toarray() if issparse(y) else y
+
+    def __call__(self, estimator: BaseEstimator, X: Any) -> Any:
+        """X of a prediction as numbers."""
+        if self.columns is None:
+            checks = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}
+            return validate_data(estimator, X, dtype=FLOATS, reset=False, **checks)
+        validate_data(estimator, X, reset=False, skip_check_array=True)
+        return check_array(self._numbers(X), dtype=FLOATS, estimator=estimator, input_name="X")
+
+    def _numbers(self, X: Any) -> Array:
+        assert self.columns is not None
+        table = as_pandas(X) if is_frame(X) else check_array(X, dtype=None, ensure_all_finite=False)
+        dtype = table.dtype if not is_frame(X) and table.dtype == np.float32 else np.float64
+        return self.columns(table, dtype)
+
+
+def has_gaps(X: Array) -> bool:
+    """Whether some number is NaN; without a mask of the size of X."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isnan(X.sum(0)).any())
+
+
+def refuse_too_wide(X: Any) -> None:
+    """Refuse more columns than the method can remember the second moments of."""
+    if X.shape[1] > MOST_COLUMNS:
+        raise ValueError(
+            f"X has {X.shape[1]} columns, but at most {MOST_COLUMNS} can be trained on: the method remembers how every "
+            "two of them vary together. Use fewer, by TruncatedSVD, SelectKBest or a HashingVectorizer of fewer "
+            "features"
+        )
+
+
+def dense(X: Any) -> Array:
+    """Rows as an array."""
+    rows: Array = X.toarray() if issparse(X) else X
+    return rows

@@ -1,0 +1,345 @@
+"""What scikit-learn's users have: frames with text and gaps, sparse samples, labels, rare classes, quantiles."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import sparse
+from sklearn.datasets import make_multilabel_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import recall_score
+
+from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
+from ipdlam.estimators.batches import DrawnBatches
+from ipdlam.estimators.columns import MOST_CATEGORIES, Columns
+
+# These trainings are short.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+RANDOM = np.random.RandomState(0)
+N = 300
+FRAME = pd.DataFrame(
+    {
+        "size": RANDOM.normal(size=N),
+        "colour": RANDOM.choice(["red", "green", "blue"], N),
+        "grade": pd.Categorical(RANDOM.choice(["a", "b"], N)),
+        "sold": RANDOM.rand(N) < 0.5,
+        "count": pd.array(RANDOM.randint(0, 5, N), dtype="Int64"),
+    }
+)
+FRAME.loc[::7, "size"] = np.nan
+FRAME.loc[::11, "colour"] = None
+FRAME.loc[::13, "count"] = pd.NA
+WORTH = (FRAME["colour"] == "red") * 2.0 + FRAME["size"].fillna(0.5) - (FRAME["grade"] == "a")
+LABEL = np.where(WORTH > WORTH.median(), "dear", "cheap")
+methods = pytest.mark.parametrize("batch_size", ["auto", None], ids=["batches", "full"])
+
+
+def classifier(**settings):
+    return IPDLAMClassifier(**{"hidden_layer_sizes": (16,), "random_state": 0, **settings})
+
+
+def regressor(**settings):
+    return IPDLAMRegressor(**{"hidden_layer_sizes": (16,), "random_state": 0, **settings})
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+@methods
+def test_a_frame_with_text_categories_and_gaps_is_learned(batch_size):
+    model = classifier(batch_size=batch_size, max_iter=40).fit(FRAME[:200], LABEL[:200])
+    assert model.score(FRAME[200:], LABEL[200:]) > 0.9
+    assert model.n_features_in_ == 5
+    assert list(model.feature_names_in_) == list(FRAME)
+    real = regressor(batch_size=batch_size, max_iter=40).fit(FRAME[:200], WORTH[:200])
+    assert real.score(FRAME[200:], WORTH[200:]) > 0.8
+
+
+def test_columns_become_what_their_types_say():
+    columns = Columns.of(FRAME, "from_dtype")
+    named = ["size", "size_missing", "colour_blue", "colour_green", "colour_red", "colour_missing"]
+    assert columns.named() == [*named, "grade_a", "grade_b", "sold", "count", "count_missing"]
+    numbers = columns(FRAME, np.float64)
+    assert numbers.shape == (N, len(columns.named()))
+    assert np.array_equal(numbers[:, 1], FRAME["size"].isna())
+    assert (numbers[::7, 0] == FRAME["size"].median()).all()
+    assert np.array_equal(numbers[:, 4], FRAME["colour"] == "red")
+    assert (numbers[:, 2:6].sum(1) == 1).all()
+
+
+@pytest.mark.parametrize("given", [["colour", "grade"], [1, 2], [False, True, True, False, False], "from_dtype"])
+def test_categories_may_be_named(given):
+    model = classifier(categorical_features=given).fit(FRAME, LABEL)
+    assert np.array_equal(model.predict(FRAME), classifier().fit(FRAME, LABEL).predict(FRAME))
+
+
+def test_numbers_of_an_array_may_be_categories():
+    X = np.stack([RANDOM.randint(0, 5, N), RANDOM.normal(size=N)], 1)
+    y = np.isin(X[:, 0], [1, 3]).astype(int)
+    assert classifier(categorical_features=[0], max_iter=30).fit(X, y).score(X, y) == 1.0
+    mixed = X.astype(object)
+    mixed[:, 0] = [f"kind {int(number)}" for number in X[:, 0]]
+    assert classifier(categorical_features=[True, False], max_iter=30).fit(mixed, y).score(mixed, y) == 1.0
+
+
+def test_a_category_that_was_never_seen_is_none_of_those_known():
+    model = classifier().fit(FRAME, LABEL)
+    strange = FRAME[:1].assign(colour="mauve")
+    gone = model._reader.columns(strange, np.float64)[0, 2:6]
+    assert not gone.any()
+    assert model.predict(strange)[0] in ("dear", "cheap")
+
+
+def test_rare_categories_share_a_column():
+    many = pd.DataFrame({"who": [f"p{number % 200}" for number in range(1000)] + ["often"] * 50})
+    columns = Columns.of(many, "from_dtype")
+    assert len(columns.named()) == MOST_CATEGORIES + 1
+    assert {"who_often", "who_others"} <= set(columns.named())
+    assert (columns(many, np.float64).sum(1) == 1).all()
+
+
+def test_numbers_and_flags_are_one_category_whatever_their_type():
+    trained = Columns.of(pd.DataFrame({"a": pd.Categorical([1, 2, 1])}), "from_dtype")
+    again = pd.DataFrame({"a": [1.0, 2.0, 1.0]})
+    assert np.array_equal(trained(again, np.float64), [[1, 0], [0, 1], [1, 0]])
+
+
+def test_objects_that_are_numbers_are_numbers():
+    frame = pd.DataFrame({"a": np.array([1, 2.5, None], dtype=object)})
+    assert Columns.of(frame, "from_dtype").named() == ["a", "a_missing"]
+
+
+@pytest.mark.parametrize("kind", ["datetime64[ns]", "timedelta64[ns]"])
+def test_dates_are_refused_by_name(kind):
+    frame = FRAME.assign(day=np.arange(N).astype(kind))
+    with pytest.raises(ValueError, match=r"dates in the column 'day' .*day of the week"):
+        classifier().fit(frame, LABEL)
+
+
+def test_what_is_no_category_is_refused_by_name():
+    frame = FRAME.assign(odd=[[1, 2]] * N)
+    with pytest.raises(TypeError, match=r"holds \[1, 2\] in the column 'odd'|unhashable"):
+        classifier().fit(frame, LABEL)
+    with pytest.raises(ValueError, match="holds 'red' in the column 'colour'|holds .* in the column 'colour'"):
+        classifier(categorical_features=None).fit(FRAME, LABEL)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("all", "'from_dtype', None, or the columns"),
+        (["weight"], "holds 'weight', but X has size, colour"),
+        ([9], "holds 9, but X has 5 columns"),
+        ([True], r"got \[True\] for 5 columns"),
+    ],
+)
+def test_columns_that_are_none_are_named(given, words):
+    with pytest.raises(ValueError, match=words):
+        classifier(categorical_features=given).fit(FRAME, LABEL)
+
+
+def test_a_frame_of_other_columns_is_refused():
+    model = classifier().fit(FRAME, LABEL)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(FRAME.rename(columns={"size": "length"}))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(FRAME[["size", "colour"]])
+
+
+@methods
+def test_gaps_in_numbers(batch_size):
+    X = RANDOM.normal(size=(N, 4))
+    y = (X[:, 0] > 0).astype(int)
+    X[RANDOM.rand(N, 4) < 0.1] = np.nan
+    model = classifier(batch_size=batch_size, max_iter=30).fit(X, y)
+    assert model.score(X, y) > 0.85
+    assert np.isfinite(model.predict_proba(np.full((2, 4), np.nan))).all()
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_gap_that_is_met_first_in_predict_is_a_usual_value(standardize):
+    X = RANDOM.normal(size=(N, 3)) + 4.0
+    model = regressor(standardize=standardize).fit(X, X[:, 0])
+    usual = X[:1].copy()
+    usual[0, 1] = X[:, 1].mean()
+    gap = usual.copy()
+    gap[0, 1] = np.nan
+    np.testing.assert_allclose(model.predict(gap), model.predict(usual), rtol=1e-6)
+
+
+def test_a_pickle_reads_the_same_table():
+    model = classifier().fit(FRAME, LABEL)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict_proba(FRAME), model.predict_proba(FRAME))
+
+
+def test_the_module_takes_the_columns_as_numbers():
+    model = classifier().fit(FRAME, LABEL)
+    numbers = model._reader.columns(FRAME, np.float64)
+    outputs = model.module_(torch.from_numpy(numbers)).numpy()
+    np.testing.assert_allclose(outputs[:, 1] - outputs[:, 0], model.decision_function(FRAME), rtol=1e-6, atol=1e-9)
+
+
+def test_a_stream_of_frames():
+    model = classifier()
+    for start in range(0, N, 100):
+        model.partial_fit(FRAME[start : start + 100], LABEL[start : start + 100], classes=["cheap", "dear"])
+    assert model.score(FRAME, LABEL) > 0.6
+
+
+# --- sparse samples ---------------------------------------------------------------------------------------------------
+
+
+@methods
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix])
+def test_sparse_samples_train_as_dense_ones(form, batch_size):
+    X = RANDOM.normal(size=(N, 8)) * (RANDOM.rand(N, 8) < 0.3)
+    y = (X[:, 0] + X[:, 1] > 0.1).astype(int)
+    dense, thin = (classifier(batch_size=batch_size, max_iter=5).fit(given, y) for given in (X, form(X)))
+    np.testing.assert_allclose(thin.decision_function(form(X)), dense.decision_function(X), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(thin.decision_function(X), dense.decision_function(X), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_large_sparse_samples_are_dense_a_batch_at_a_time(weighted, monkeypatch):
+    X = sparse.random(N, 20, 0.2, format="csr", random_state=0)
+    y = np.asarray(X[:, 0].toarray()[:, 0] > 0.1, int)
+    weight = RANDOM.randint(1, 3, N) if weighted else None
+    monkeypatch.setattr("ipdlam.estimators.perceptron.DENSE_CELLS", 0)
+    seen = []
+    made = DrawnBatches.__init__
+
+    def spy(self, *arguments):
+        seen.append(arguments)
+        made(self, *arguments)
+
+    monkeypatch.setattr(DrawnBatches, "__init__", spy)
+    model = classifier(max_iter=20).fit(X, y, sample_weight=weight)
+    assert len(seen) == 1
+    assert model.score(X, y) > 0.9
+    assert model.partial_fit(X, y).n_iter_ == 21
+
+
+def test_too_many_columns_are_refused_with_a_remedy():
+    wide = sparse.csr_matrix((10, 30000))
+    with pytest.raises(ValueError, match="30000 columns, but at most 20000.*TruncatedSVD"):
+        classifier().fit(wide, np.arange(10) % 2)
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+LABELLED, LABELS = make_multilabel_classification(400, 12, n_classes=4, random_state=0)
+
+
+@methods
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared", "hinge"])
+def test_several_labels_to_a_sample(loss, batch_size):
+    model = classifier(loss=loss, batch_size=batch_size, max_iter=30).fit(LABELLED, LABELS)
+    found = model.predict(LABELLED)
+    assert found.shape == LABELS.shape
+    assert set(np.unique(found)) <= {0, 1}
+    usual = LABELS.mean(0) > 0.5
+    assert (found == LABELS).mean() > (usual == LABELS).mean() + 0.05
+    assert list(model.classes_) == [0, 1, 2, 3]
+    if loss != "hinge":
+        chances = model.predict_proba(LABELLED)
+        assert chances.shape == LABELS.shape
+        assert np.array_equal(chances > 0.5, found == 1)
+        np.testing.assert_allclose(chances.mean(0), LABELS.mean(0), atol=0.08)
+        with np.errstate(divide="ignore"):
+            np.testing.assert_allclose(model.predict_log_proba(LABELLED), np.log(chances), atol=1e-5)
+
+
+def test_labels_may_be_sparse_and_are_held_out():
+    thin = classifier(max_iter=5).fit(LABELLED, sparse.csr_matrix(LABELS))
+    assert np.array_equal(thin.predict(LABELLED), classifier(max_iter=5).fit(LABELLED, LABELS).predict(LABELLED))
+    assert len(classifier(max_iter=5, early_stopping=True).fit(LABELLED, LABELS).validation_scores_) >= 1
+
+
+def test_labels_have_no_weights_of_classes_and_keep_their_number():
+    with pytest.raises(ValueError, match="class_weight is for classes"):
+        classifier(class_weight="balanced").fit(LABELLED, LABELS)
+    model = classifier(warm_start=True, max_iter=2).fit(LABELLED, LABELS)
+    with pytest.raises(ValueError, match="y has 3 columns of labels, but had 4"):
+        model.fit(LABELLED, LABELS[:, :3])
+    assert model.set_params(warm_start=False).fit(LABELLED, LABELS[:, 0]).predict(LABELLED).ndim == 1
+
+
+# --- rare classes -----------------------------------------------------------------------------------------------------
+
+
+def test_rare_classes_are_found():
+    """Five positives among 5000, as a balanced logistic regression finds them."""
+    random = np.random.RandomState(1)
+    y = np.zeros(5000, int)
+    y[::1000] = 1
+    X = random.normal(size=(5000, 5)) + 3.0 * y[:, None]
+    assert recall_score(y, LogisticRegression(class_weight="balanced").fit(X, y).predict(X)) == 1.0
+    model = IPDLAMClassifier(class_weight="balanced", random_state=0).fit(X, y)
+    assert recall_score(y, model.predict(X)) == 1.0
+    assert model.predict(X).mean() < 0.02
+
+
+def test_draws_follow_the_chances():
+    chances = np.array([1.0, 0.0, 3.0, 4.0])
+    batches = DrawnBatches(lambda rows: rows[:, None].astype(float), torch.arange(4), None, 2, 0, chances)
+    assert len(batches) == 2
+    drawn = np.concatenate([y.numpy() for _ in range(500) for _, y in batches])
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / len(drawn), chances / 8.0, atol=0.02)
+    every = DrawnBatches(lambda rows: rows[:, None].astype(float), torch.arange(4), None, 3, 0)
+    assert sorted(int(label) for _, y in every for label in y) == [0, 1, 2, 3]
+
+
+# --- quantiles and members --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+def test_a_quantile_is_what_so_many_targets_are_below(quantile):
+    random = np.random.RandomState(0)
+    X = random.normal(size=(3000, 2))
+    y = X[:, 0] + random.exponential(size=3000) * (1.0 + (X[:, 1] > 0))
+    model = regressor(loss="quantile", quantile=quantile).fit(X[:2000], y[:2000])
+    assert (y[2000:] < model.predict(X[2000:])).mean() == pytest.approx(quantile, abs=0.04)
+
+
+@pytest.mark.parametrize("quantile", [0.0, 1.0, -1, "half"])
+def test_a_quantile_that_is_none_is_named(quantile):
+    with pytest.raises((ValueError, TypeError), match="quantile"):
+        regressor(loss="quantile", quantile=quantile).fit(LABELLED, LABELLED[:, 0])
+
+
+@methods
+@pytest.mark.parametrize("hidden", [(), (6,), (6, 5)], ids=str)
+def test_members_are_one_network_in_the_end(hidden, batch_size):
+    y = LABELS[:, 0]
+    model = classifier(hidden_layer_sizes=hidden, n_members=3, batch_size=batch_size, max_iter=3).fit(LABELLED, y)
+    outputs = model.module_(torch.from_numpy(LABELLED)).numpy()
+    np.testing.assert_allclose(outputs[:, 1] - outputs[:, 0], model.decision_function(LABELLED), rtol=1e-6, atol=1e-9)
+    first = classifier(hidden_layer_sizes=hidden, batch_size=batch_size, max_iter=3).fit(LABELLED, y)
+    assert not np.array_equal(model.decision_function(LABELLED), first.decision_function(LABELLED))
+
+
+def test_members_help():
+    random = np.random.RandomState(0)
+    X = random.normal(size=(800, 6))
+    y = np.sin(2.0 * X[:, 0]) * X[:, 1] + 0.5 * random.normal(size=800)
+    one, five = (
+        np.mean([regressor(n_members=n, random_state=s).fit(X[:400], y[:400]).score(X[400:], y[400:]) for s in (0, 1)])
+        for n in (1, 5)
+    )
+    assert five > one
+
+
+def test_members_go_on_and_do_not_stream():
+    model = classifier(n_members=2, max_iter=2, warm_start=True).fit(LABELLED, LABELS[:, 0])
+    before = model.decision_function(LABELLED)
+    assert model.fit(LABELLED, LABELS[:, 0]).n_iter_ == 4
+    assert not np.array_equal(before, model.decision_function(LABELLED))
+    with pytest.raises(ValueError, match="n_members"):
+        model.set_params(n_members=3).fit(LABELLED, LABELS[:, 0])
+    with pytest.raises(ValueError, match="n_members=3 is for fit"):
+        model.partial_fit(LABELLED, LABELS[:, 0])
