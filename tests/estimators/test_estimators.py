@@ -27,7 +27,7 @@ from torch import nn
 
 from ipdlam import IPDLAM, DivergenceError, MiniBatchIPDLAM
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
-from ipdlam.estimators.scaling import Scaling
+from ipdlam.estimators.scaling import Clip, Scaling
 from ipdlam.estimators.stopping import Plateau
 from ipdlam.prox import ACTIVATIONS, LOSSES
 from ipdlam.prox.probabilities import nearest_probabilities
@@ -69,7 +69,7 @@ def same_answers(first, second, inputs=X):
 def module_answers(model, inputs):
     """What the plain network says about raw features."""
     module = model.module_
-    return module(torch.as_tensor(inputs, dtype=module[0].weight.dtype)).numpy()
+    return module(torch.as_tensor(inputs, dtype=next(module.parameters()).dtype)).numpy()
 
 
 def run_python(code, *arguments):
@@ -93,7 +93,7 @@ def test_iris_and_diabetes_without_tuning(batch_size):
 
 @both_methods
 @pytest.mark.parametrize("y", [TWO, Y], ids=["two", "three"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", IPDLAMClassifier.losses)
 def test_every_loss_learns_classes(loss, y, batch_size):
     model = classifier(loss=loss, batch_size=batch_size, max_iter=15).fit(X, y)
     predicted, decision = model.predict(X), model.decision_function(X)
@@ -313,7 +313,7 @@ def test_a_weight_is_a_number_of_repetitions_where_a_batch_holds_all(make, y):
     counts = np.random.RandomState(0).randint(1, 4, len(X))
     weighted = make(batch_size=160).fit(X, y, sample_weight=counts)
     repeated = make(batch_size=1000).fit(np.repeat(X, counts, 0), np.repeat(y, counts))
-    np.testing.assert_allclose(answers(weighted), answers(repeated), rtol=0.05, atol=0.05)
+    np.testing.assert_allclose(answers(weighted), answers(repeated), rtol=0.05, atol=0.08)
 
 
 @both_methods
@@ -472,7 +472,7 @@ def test_a_stream_may_change_its_precision(make, y):
         for kind in kinds:
             model.partial_fit(X.astype(kind), y.astype(kind), sample_weight=np.ones(160, dtype=kinds[1]))
         assert answers(model).dtype == kinds[0]
-        assert model.module_[0].weight.numpy().dtype == kinds[0]
+        assert model.coefs_[0].dtype == kinds[0]
 
 
 def test_weights_of_classes_in_a_stream():
@@ -813,20 +813,21 @@ def test_the_loss_is_that_of_a_sample(make, y, batch_size):
 
 
 @both_methods
-@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("standardize", ["robust", True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_module_is_a_plain_network_on_raw_features(dtype, standardize, batch_size):
     inputs = X.astype(dtype)
     model = classifier(batch_size=batch_size, standardize=standardize, hidden_layer_sizes=(9, 7)).fit(inputs, Y)
     module = model.module_
     assert type(module) is nn.Sequential
-    assert [type(layer) for layer in module] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
+    front = [Clip] if standardize == "robust" else []
+    assert [type(layer) for layer in module] == [*front, nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
     assert not any(parameter.requires_grad for parameter in module.parameters())
     outputs = module(torch.from_numpy(inputs))
     assert outputs.numpy().dtype == dtype
     tolerance = 1e-4 if dtype is np.float32 else 1e-10
     np.testing.assert_allclose(outputs, model.decision_function(inputs), rtol=tolerance, atol=tolerance)
-    hidden = inputs
+    hidden = module[0](torch.from_numpy(inputs)).numpy() if front else inputs
     for coef, intercept in zip(model.coefs_[:-1], model.intercepts_[:-1], strict=True):
         hidden = np.maximum(hidden @ coef + intercept, 0.0)
     np.testing.assert_allclose(
@@ -858,7 +859,7 @@ def test_a_folded_scale_is_as_exact_as_float32_allows():
     inputs = (random.normal(size=(500, 40)) + 1e4).astype(np.float32)
     scaling, layer = Scaling.of(inputs, None), nn.Linear(40, 8)
     exact = scaling(inputs.astype(np.float64)) @ layer.weight.detach().double().numpy().T + layer.bias.detach().numpy()
-    scaling.take_into_inputs(layer)
+    scaling.put_before(nn.Sequential(layer))
     folded = layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()
     off = np.abs(inputs.astype(np.float64) @ folded[0].T + folded[1] - exact)
     assert off.max() < 1e-3
@@ -869,10 +870,10 @@ def test_the_module_belongs_to_the_user(batch_size):
     model = classifier(batch_size=batch_size).fit(X, Y)
     before = answers(model)
     with torch.no_grad():
-        model.module_[0].weight.zero_()
+        model.module_[-1].weight.zero_()
         model.coefs_[0][:] = 0.0
     assert np.array_equal(answers(model), before)
-    assert model.module_[0].weight.any()  # what one changes is one's own copy
+    assert model.module_[-1].weight.any()  # what one changes is one's own copy
     old = model.coefs_[0].copy()
     assert not np.array_equal(model.fit(X, np.roll(Y, 1)).coefs_[0], old)  # and follows a new training
 

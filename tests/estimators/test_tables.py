@@ -16,6 +16,7 @@ from sklearn.metrics import recall_score
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 from ipdlam.estimators.batches import DrawnBatches
 from ipdlam.estimators.columns import MOST_CATEGORIES, Columns
+from ipdlam.estimators.scaling import SmoothClip
 
 # These trainings are short.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -34,7 +35,8 @@ FRAME.loc[::7, "size"] = np.nan
 FRAME.loc[::11, "colour"] = None
 FRAME.loc[::13, "count"] = pd.NA
 WORTH = (FRAME["colour"] == "red") * 2.0 + FRAME["size"].fillna(0.5) - (FRAME["grade"] == "a")
-LABEL = np.where(WORTH > WORTH.median(), "dear", "cheap")
+MIDDLE = WORTH.median()
+LABEL = np.where(WORTH > MIDDLE, "dear", "cheap")
 methods = pytest.mark.parametrize("batch_size", ["auto", None], ids=["batches", "full"])
 
 
@@ -122,9 +124,9 @@ def test_dates_are_refused_by_name(kind):
 
 def test_what_is_no_category_is_refused_by_name():
     frame = FRAME.assign(odd=[[1, 2]] * N)
-    with pytest.raises(TypeError, match=r"holds \[1, 2\] in the column 'odd'|unhashable"):
+    with pytest.raises(TypeError, match=r"holds \[1, 2\] in the column 'odd'"):
         classifier().fit(frame, LABEL)
-    with pytest.raises(ValueError, match="holds 'red' in the column 'colour'|holds .* in the column 'colour'"):
+    with pytest.raises(ValueError, match=r"holds '\w+' in the column 'colour'"):
         classifier(categorical_features=None).fit(FRAME, LABEL)
 
 
@@ -191,6 +193,43 @@ def test_a_stream_of_frames():
     assert model.score(FRAME, LABEL) > 0.6
 
 
+# --- features of all sizes --------------------------------------------------------------------------------------------
+
+
+def test_what_lies_far_out_is_clipped_smoothly():
+    X = RANDOM.normal(size=(501, 3)) * [1.0, 1e6, 1e-6] + [0.0, 1e7, 0.0]
+    scaling = SmoothClip.of(X, None)
+    np.testing.assert_allclose(scaling.median, np.median(X, 0))
+    scaled = scaling(X)
+    assert np.abs(scaled).max() < 3.0
+    np.testing.assert_allclose(scaled.std(0), scaled.std(0).mean(), rtol=0.1)
+    far = scaling(np.array([[1e300, -1e300, 0.0]]))
+    np.testing.assert_allclose(far[0, :2], [3.0, -3.0])
+
+
+def test_quartiles_of_weighted_samples_are_those_of_repeated_ones():
+    X = RANDOM.normal(size=(60, 4))
+    counts = RANDOM.randint(1, 4, 60)
+    weighted, repeated = SmoothClip.of(X, counts.astype(float)), SmoothClip.of(np.repeat(X, counts, 0), None)
+    assert np.array_equal(weighted.median, repeated.median)
+    assert np.array_equal(weighted.unit, repeated.unit)
+
+
+def test_columns_of_few_values_have_half_their_range_for_a_unit():
+    X = np.stack([np.arange(40) % 10 == 0, np.full(40, 0.1)], 1).astype(float)
+    scaling = SmoothClip.of(X, None)
+    np.testing.assert_allclose(scaling.unit, [0.5, 1.0])
+
+
+def test_an_outlier_does_not_spoil_a_training():
+    X = RANDOM.normal(size=(N, 3))
+    y = X[:, 0] + X[:, 1]
+    spoiled = X.copy()
+    spoiled[0] = 1e9
+    assert regressor(max_iter=30).fit(spoiled, y).score(X, y) > 0.95
+    assert regressor(max_iter=30, standardize=True).fit(spoiled, y).score(X, y) < 0.5
+
+
 # --- sparse samples ---------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +265,7 @@ def test_large_sparse_samples_are_dense_a_batch_at_a_time(weighted, monkeypatch)
 
 def test_too_many_columns_are_refused_with_a_remedy():
     wide = sparse.csr_matrix((10, 30000))
-    with pytest.raises(ValueError, match="30000 columns, but at most 20000.*TruncatedSVD"):
+    with pytest.raises(ValueError, match=r"30000 columns, but at most 20000.*TruncatedSVD"):
         classifier().fit(wide, np.arange(10) % 2)
 
 

@@ -87,12 +87,13 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     True
     """
 
-    losses = tuple(LOSSES)
+    losses = tuple(name for name in LOSSES if name != "quantile")
+    decay_of_a_sample = 10.0
     several_targets = False
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
+        hidden_layer_sizes: int | Sequence[int] = (256,),
         activation: str = "relu",
         *,
         loss: str = "cross_entropy",
@@ -106,7 +107,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
-        standardize: bool = True,
+        standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_members: int = 1,
         class_weight: Any = None,
@@ -229,8 +230,9 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         return "logistic" if self.loss == "cross_entropy" and getattr(self, "_labels", False) else self.loss
 
     def _takes_several(self, y: Any) -> bool:
-        several = getattr(y, "ndim", None) != 1 and type_of_target(y) == "multilabel-indicator"
-        return bool(several)
+        if y is None or getattr(y, "ndim", None) == 1:
+            return False
+        return bool(type_of_target(y) == "multilabel-indicator")
 
     def _draws_by_weight(self) -> bool:
         return self.class_weight is not None

@@ -44,9 +44,8 @@ class Column:
         if not categorical:
             numbers = known.astype(np.float64)
             return cls(name, fill=float(np.median(numbers)) if len(numbers) else 0.0, has_gaps=has_gaps)
-        counts = Counter(known.tolist())
         words: Counter[str] = Counter()
-        for value, count in counts.items():
+        for value, count in counts(name, known).items():
             words[as_word(name, value)] += count
         often = sorted(word for word, _ in words.most_common(MOST_CATEGORIES))
         return cls(name, tuple(often), len(words) > MOST_CATEGORIES, has_gaps=has_gaps)
@@ -61,9 +60,10 @@ class Column:
             out[gaps, 0] = self.fill
             return
         known = values[~gaps].tolist()
+        different = counts(self.name, values[~gaps])
         places = {category: place for place, category in enumerate(self.categories)}
         others = len(places) if self.has_others else -1
-        place_of = {value: places.get(as_word(self.name, value), others) for value in set(known)}
+        place_of = {value: places.get(as_word(self.name, value), others) for value in different}
         place = np.fromiter((place_of[value] for value in known), np.int64, len(known))
         rows = np.flatnonzero(~gaps)
         out[rows[place >= 0], place[place >= 0]] = 1.0
@@ -218,6 +218,16 @@ def is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def counts(name: str, values: Array) -> Counter[Any]:
+    """How often each value comes up."""
+    try:
+        return Counter(values.tolist())
+    except TypeError:  # some value is no key of a dictionary, and so no category
+        for value in values:
+            as_word(name, value)
+        raise
 
 
 def as_word(name: str, value: Any) -> str:

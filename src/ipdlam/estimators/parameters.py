@@ -17,20 +17,21 @@ from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, Loss, Ridge
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
-# What alpha=None stands for on mini-batches: this over the number of samples, since the more there are, the less has to
-# be said beside them. The full-batch method has a default of its own, and a stream, whose length nobody knows, too.
-DECAY_OF_A_SAMPLE, DECAY_OF_A_STREAM = 10.0, 0.01
-MOST_DECAY = 0.1
+DECAY_OF_A_STREAM = 0.01  # what alpha=None stands for where nobody knows how many samples there will be
+MOST_DECAY = 0.15
 
 
 class Parameters(BaseEstimator):
     """What can be set; see :class:`ipdlam.estimators.IPDLAMClassifier`."""
 
     losses: ClassVar[tuple[str, ...]]  # the names that make sense
+    # What alpha=None stands for on mini-batches is this over the number of samples: the more there are, the less has to
+    # be said beside them. The full-batch method has a default of its own.
+    decay_of_a_sample: ClassVar[float]
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
+        hidden_layer_sizes: int | Sequence[int] = (256,),
         activation: str = "relu",
         *,
         loss: str = "squared",
@@ -44,7 +45,7 @@ class Parameters(BaseEstimator):
         warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
-        standardize: bool = True,
+        standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_members: int = 1,
         step: float = 0.5,
@@ -104,9 +105,11 @@ class Parameters(BaseEstimator):
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         for name in ("max_iter", "n_iter_no_change", "n_members"):
             check_integer(name, getattr(self, name), 1)
-        for name in ("early_stopping", "warm_start", "standardize"):
+        for name in ("early_stopping", "warm_start"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if not isinstance(self.standardize, (bool, np.bool_)) and self.standardize != "robust":
+            raise ValueError(f"standardize must be 'robust', True or False, got {self.standardize!r}")
         given = [name for name in ("alpha", "proximity") if getattr(self, name) is not None]
         for name in ("tol", "inertia", "penalty", *given):
             check_number(name, getattr(self, name), low=0.0)
@@ -126,7 +129,7 @@ class Parameters(BaseEstimator):
 
     def _batch_settings(self, samples: float | None) -> dict[str, Any]:
         """Of :class:`ipdlam.MiniBatchIPDLAM`; ``samples`` is None where they come as a stream."""
-        usual = DECAY_OF_A_STREAM if samples is None else min(DECAY_OF_A_SAMPLE / samples, MOST_DECAY)
+        usual = DECAY_OF_A_STREAM if samples is None else min(self.decay_of_a_sample / samples, MOST_DECAY)
         return {**self._settings(), "step": self.step, "weight_decay": usual if self.alpha is None else self.alpha}
 
     def _full_batch_settings(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ipdlam.estimators.members import averaged, linear_layers
 from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
 from ipdlam.estimators.reading import DENSE_CELLS, Reader, dense, has_gaps
-from ipdlam.estimators.scaling import Array, Scaling
+from ipdlam.estimators.scaling import Array, Scaling, SmoothClip
 from ipdlam.estimators.stopping import Plateau
 from ipdlam.fullbatch.trainer import IPDLAM
 from ipdlam.minibatch.batch import unit_of
@@ -269,8 +269,9 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         """The scale of the inputs and networks, or those of the last training."""
         shape = (X.shape[1], *self._hidden(), self._outputs()), self._activation()
         if first:
-            self._typical = Scaling.of(X, weight)
-            self._scaling = self._typical if self.standardize else None
+            kind = SmoothClip if self.standardize == "robust" and not issparse(X) else Scaling
+            found = kind.of(X, weight)
+            self._scaling, self._usual = found if self.standardize else None, found.usual
             dtype = torch.float32 if X.dtype == np.float32 else torch.float64
             self._networks, self._shape = [mlp(*shape, "he", seed, dtype, "cpu") for seed in seeds], shape
             self.__dict__.pop("validation_scores_", None)
@@ -299,19 +300,17 @@ class Perceptron(Parameters, metaclass=ABCMeta):
 
     @property
     def module_(self) -> nn.Sequential:
-        """A copy of the trained network, a plain ``nn.Sequential`` of raw features: the scaling is in its layers."""
+        """A copy of the trained network, a plain ``nn.Sequential`` of raw features: the scaling is in its modules."""
         check_is_fitted(self)
         module = averaged(self._networks)
-        layers, of_targets = linear_layers(module), self._target_scaling()
-        if self._scaling is not None:
-            self._scaling.take_into_inputs(layers[0])
+        of_targets = self._target_scaling()
         if of_targets is not None:
-            of_targets.take_into_outputs(layers[-1])
-        return module
+            of_targets.take_into_outputs(linear_layers(module)[-1])
+        return module if self._scaling is None else self._scaling.put_before(module)
 
     @property
     def coefs_(self) -> list[Array]:
-        """Copies of the weight matrices of ``module_``, inputs by outputs."""
+        """Copies of the weight matrices of ``module_``, inputs by outputs; the first one's inputs are scaled ones."""
         return [layer.weight.numpy().T for layer in linear_layers(self.module_)]
 
     @property
@@ -344,7 +343,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         """What the networks are given. A gap that the first samples did not have is a usual value."""
         inputs = X if self._scaling is None else self._scaling(X)
         if has_gaps(inputs):
-            usual = self._typical.mean if self._scaling is None else np.zeros_like(self._typical.mean)
+            usual = self._usual if self._scaling is None else np.zeros_like(self._usual)
             inputs = np.where(np.isnan(inputs), usual, inputs)
         return inputs
 

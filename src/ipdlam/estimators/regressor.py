@@ -34,10 +34,11 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
 
     losses = ("squared", "huber", "absolute", "quantile")
     several_targets = True
+    decay_of_a_sample = 30.0
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
+        hidden_layer_sizes: int | Sequence[int] = (256,),
         activation: str = "relu",
         *,
         loss: str = "squared",
@@ -52,7 +53,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
-        standardize: bool = True,
+        standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_members: int = 1,
         step: float = 0.5,

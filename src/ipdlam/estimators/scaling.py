@@ -1,4 +1,4 @@
-"""Columns brought to mean 0 and deviation 1, and the way back: scaling that ends up inside a network's layers."""
+"""Columns of features and targets brought to one size, and the way back: scaling that ends up inside a network."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch import nn
 
 Array = np.ndarray[Any, Any]
 NUMBERS = 1 << 20  # to a chunk: sums in float64 never copy the whole array
+QUARTILE_ROWS = 20000  # that quartiles are taken from: evenly spread ones, where there are more
+BEND = 3.0  # units from the median, where the clip begins to be felt; nothing gets further than this
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,20 @@ class Scaling:
         """Back from scaled to raw."""
         return X * self.deviation + self.mean
 
+    @property
+    def usual(self) -> Array:
+        """What is scaled to zero."""
+        return self.mean
+
     @torch.no_grad()
-    def take_into_inputs(self, layer: nn.Linear) -> None:
-        """Let a layer that was trained on scaled inputs take raw ones."""
+    def put_before(self, module: nn.Sequential) -> nn.Sequential:
+        """A network that was trained on scaled inputs as one of raw inputs; its first layer is changed in place."""
+        layer = module[0]
+        assert isinstance(layer, nn.Linear)
         layer.weight.div_(torch.as_tensor(self.deviation))
         shift = layer.weight.double() @ torch.as_tensor(self.mean).double()  # it may be far larger than what is left
         layer.bias.copy_(layer.bias.double() - shift)
+        return module
 
     @torch.no_grad()
     def take_into_outputs(self, layer: nn.Linear) -> None:
@@ -64,6 +74,67 @@ class Scaling:
         deviation = torch.as_tensor(self.deviation)
         layer.weight.mul_(deviation.unsqueeze(1))
         layer.bias.mul_(deviation).add_(torch.as_tensor(self.mean))
+
+
+@dataclass(frozen=True)
+class SmoothClip:
+    """``z / sqrt(1 + (z / 3)^2)`` with ``z = (x - median) / (upper quartile - lower quartile)``, column by column.
+
+    What lies far out, in training or later, comes no further than 3 units. Where more than half of a column is one
+    value, as in one of 0 and 1, half of its range is the unit.
+    """
+
+    median: Array
+    unit: Array
+
+    @classmethod
+    def of(cls, X: Array, weight: Array | None) -> SmoothClip:
+        """As the samples say; a column that does not vary keeps its unit."""
+        step = max(1, len(X) // QUARTILE_ROWS)
+        rows, weights = X[::step], np.ones(len(X[::step])) if weight is None else weight[::step].astype(np.float64)
+        lower, median, upper = (np.empty(X.shape[1], X.dtype) for _ in range(3))
+        for column in range(X.shape[1]):
+            order = np.argsort(rows[:, column])
+            reached = np.cumsum(weights[order])
+            # The smallest value that so much of the weight is not above: the same for weights and for repetitions.
+            places = np.searchsorted(reached, np.array([0.25, 0.5, 0.75]) * reached[-1] * (1.0 - 1e-12))
+            lower[column], median[column], upper[column] = rows[order[places], column]
+        unit = upper - lower
+        unit = np.where(unit > 0, unit, X.max(0) / 2 - X.min(0) / 2)
+        constant = unit <= 10 * np.finfo(X.dtype).eps * np.abs(median)
+        return cls(median, np.where(constant, 1.0, unit).astype(X.dtype))
+
+    def __call__(self, X: Array) -> Array:
+        """A scaled copy."""
+        scaled = np.subtract(X, self.median)
+        scaled /= self.unit
+        scaled /= np.hypot(1.0, scaled / BEND)
+        return scaled
+
+    @property
+    def usual(self) -> Array:
+        """What is scaled to zero."""
+        return self.median
+
+    def put_before(self, module: nn.Sequential) -> nn.Sequential:
+        """A network that was trained on scaled inputs as one of raw inputs."""
+        return nn.Sequential(Clip(torch.as_tensor(self.median), torch.as_tensor(self.unit)), *module)
+
+
+class Clip(nn.Module):
+    """:class:`SmoothClip` as the first module of a network."""
+
+    median: torch.Tensor
+    unit: torch.Tensor
+
+    def __init__(self, median: torch.Tensor, unit: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("median", median.clone())
+        self.register_buffer("unit", unit.clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = (x - self.median) / self.unit
+        return z / torch.sqrt(1.0 + (z / BEND).square())
 
 
 def column_means(X: Array, weight: Array | None, unit: Array, about: Array | None = None) -> Array:
