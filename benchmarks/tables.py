@@ -18,6 +18,7 @@ from pathlib import Path
 import convolution_tables
 import scaling_tables
 import summary_tables
+import tabular_tables
 from ipdlam.experiments import EXPERIMENTS
 from ipdlam.experiments.claims import FAILS, HOLDS, PARTLY, UNMEASURED
 from ipdlam.experiments.contents import base_name, load_contents, reading_label, verdicts
@@ -313,85 +314,10 @@ def race_table() -> list[str]:
     return [*lines, about + origin(result)]
 
 
-def tabular_rows(kind: str) -> dict[tuple, list[dict]]:
-    """The splits of every table and method."""
-    rows = [row for row in stored("tabular")["rows"] if row["part"] == "scores" and row["kind"] == kind]
-    return grouped(rows, "table", "method")
-
-
-def tabular_table(kind: str, cell: Callable[[list[dict]], str]) -> list[str]:
-    """Something of every method on every table of classes or of real targets."""
-    groups = tabular_rows(kind)
-    methods = list(dict.fromkeys(json.loads(method) for _, method in groups))
-    lines = [f"| table | rows x columns | {' | '.join(methods)} |", "|---|---|" + "---:|" * len(methods)]
-    for table in dict.fromkeys(table for table, _ in groups):
-        runs = [groups[table, json.dumps(method)] for method in methods]
-        size = f"{runs[0][0]['rows']} x {runs[0][0]['columns']}"
-        lines.append(f"| {json.loads(table)} | {size} | {' | '.join(cell(some) for some in runs)} |")
-    return lines
-
-
-def score_of(runs: list[dict]) -> str:
-    """The mean over the splits and their deviation."""
-    values = [run["score"] for run in runs]
-    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
-
-
-def seconds_of(runs: list[dict]) -> str:
-    return f"{statistics.median(run['seconds'] for run in runs):.2f}"
-
-
-def tabular_scores(kind: str) -> list[str]:
-    """Scores on tables, and where they came from."""
-    splits = len(next(iter(tabular_rows(kind).values())))
-    what = "Accuracy" if kind == "classes" else "R²"
-    about = f"{what} on the held-out quarter: mean ± deviation of {splits} splits. "
-    return [*tabular_table(kind, score_of), "", about + origin(stored("tabular")).replace(".py`", ".py scores`")]
-
-
-def tabular_seconds() -> list[str]:
-    """How long the fits take."""
-    lines = [*tabular_table("classes", seconds_of), "", *tabular_table("real", seconds_of), ""]
-    return [*lines, "Seconds of a fit, median of the splits, in the same run."]
-
-
-OURS = "ipdlam, mini-batch"
-
-
-def wins() -> dict[str, dict[bool, list[int]]]:
-    """For each other method on how many tables the default is better, equal or worse: new tables, and those chosen on.
-
-    Better and worse mean by more than the standard error of the difference over the splits.
-    """
-    counts: dict[str, dict[bool, list[int]]] = {}
-    chosen_on = stored("tabular")["chosen_on"]
-    for kind in ("classes", "real"):
-        groups = tabular_rows(kind)
-        for (table, method), runs in groups.items():
-            if json.loads(method) == OURS:
-                continue
-            gains = [
-                own["score"] - other["score"] for own, other in zip(groups[table, json.dumps(OURS)], runs, strict=True)
-            ]
-            mean, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
-            found = counts.setdefault(json.loads(method), {True: [0, 0, 0], False: [0, 0, 0]})
-            found[json.loads(table) in chosen_on][1 if abs(mean) <= error else 0 if mean > 0 else 2] += 1
-    return counts
-
-
-def tabular_wins() -> list[str]:
-    """On how many tables the default is better than each other method."""
-    chosen_on = stored("tabular")["chosen_on"]
-    lines = [
-        f"| the default, {OURS}, against | new tables: better | equal | worse | chosen on: better | equal | worse |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    lines += [f"| {name} | {' | '.join(map(str, found[False] + found[True]))} |" for name, found in wins().items()]
-    about = (
-        "Better and worse: the mean difference over the splits is larger than its standard error. We chose the default "
-        f"settings on other splits of {', '.join(chosen_on)}; the other tables are new to them. "
-    )
-    return [*lines, "", about + origin(stored("tabular")).replace(".py`", ".py scores`")]
+def tabular_table(lines: Callable[[dict], list[str]], about: str, part: str = "scores") -> list[str]:
+    """A table of the page on tables, and where it came from."""
+    result = stored("tabular")
+    return [*lines(result), "", f"{about} {origin(result).replace('.py`', f'.py {part}`')}"]
 
 
 def tabular_memory() -> list[str]:
@@ -481,8 +407,8 @@ def convolution_table(name: str) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
-    "good": lambda: summary_tables.good_table(stored, wins()),
-    "bad": lambda: summary_tables.bad_table(stored, wins()),
+    "good": lambda: summary_tables.good_table(stored, tabular_tables.wins(stored("tabular"))),
+    "bad": lambda: summary_tables.bad_table(stored, tabular_tables.wins(stored("tabular"))),
     "demo": lambda: demo_table(stored("demo")),
     "iteration": lambda: iteration_table(stored("iteration")),
     "ridge": lambda: ridge_table(stored("ridge")),
@@ -492,10 +418,36 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "race": race_table,
     **{name: partial(convolution_table, name) for name in convolution_tables.TABLES},
     "envelope": lambda: convolution_tables.envelope(stored("envelope")),
-    "tabular_classes": lambda: tabular_scores("classes"),
-    "tabular_real": lambda: tabular_scores("real"),
-    "tabular_wins": tabular_wins,
-    "tabular_seconds": tabular_seconds,
+    "tabular_wins": lambda: tabular_table(
+        tabular_tables.wins_table,
+        "Better and worse: the mean difference over the splits is larger than its standard error (of one split: any "
+        "difference). Seconds are medians over the tables. Log-losses are of the tables of classes.",
+    ),
+    "tabular_ranks": lambda: tabular_table(tabular_tables.ranks_table, "By accuracy or R²."),
+    "tabular_chances": lambda: tabular_table(
+        tabular_tables.chances_table, "Means over the tables of classes; the calibration error has 15 bins."
+    ),
+    "tabular_classes": lambda: tabular_table(
+        lambda result: tabular_tables.cells_table(result, "classes", tabular_tables.score_of),
+        "Accuracy on the held-out quarter, mean over the splits.",
+    ),
+    "tabular_real": lambda: tabular_table(
+        lambda result: tabular_tables.cells_table(result, "real", tabular_tables.score_of),
+        "R² on the held-out quarter, mean over the splits.",
+    ),
+    "tabular_seconds": lambda: tabular_table(
+        lambda result: [
+            *tabular_tables.cells_table(result, "classes", tabular_tables.seconds_of),
+            "",
+            *tabular_tables.cells_table(result, "real", tabular_tables.seconds_of),
+        ],
+        "Processor seconds of a fit, median over the splits, one thread.",
+    ),
+    "tabular_ablation": lambda: tabular_table(
+        tabular_tables.ablation_table,
+        "Mean differences to the defaults over the tables that they were chosen on, two splits each.",
+        "ablation",
+    ),
     "tabular_memory": tabular_memory,
     **{name: partial(scaling_table, name) for name in scaling_tables.TABLES},
     "disk": disk_table,

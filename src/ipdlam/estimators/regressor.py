@@ -34,7 +34,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
 
     losses = ("squared", "huber", "absolute", "quantile")
     several_targets = True
-    decay_of_a_sample = 30.0
+    decays = (700.0, 0.15)
 
     def __init__(
         self,
