@@ -27,6 +27,7 @@ from torch import nn
 
 from ipdlam import IPDLAM, DivergenceError, MiniBatchIPDLAM
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
+from ipdlam.estimators.reading import Rows
 from ipdlam.estimators.scaling import Clip, Scaling
 from ipdlam.estimators.stopping import Plateau
 from ipdlam.prox import ACTIVATIONS, LOSSES
@@ -526,7 +527,7 @@ def test_a_single_sample_may_open_a_stream():
 @both_methods
 @both_kinds
 def test_warm_start_goes_on(make, y, batch_size):
-    model = make(batch_size=batch_size, warm_start=True, max_iter=8, tol=0.0).fit(X, y)
+    model = make(batch_size=batch_size, warm_start=True, alpha=1e-5, max_iter=8, tol=0.0).fit(X, y)
     first, curve = model.loss_curve_[0], list(model.loss_curve_)
     model.fit(X, y)
     assert model.loss_curve_[:8] == curve
@@ -639,7 +640,7 @@ def test_samples_are_held_out_evenly():
     rare = np.repeat([0, 1], [180, 20])
     inputs = np.random.RandomState(0).normal(size=(200, 3))
     model = classifier(early_stopping=True, max_iter=2).fit(inputs, rare)
-    _, held = model._hold_out(inputs, rare, np.random.RandomState(0))
+    _, held = model._hold_out(Rows(inputs, rare, None), np.random.RandomState(0))
     assert np.bincount(rare[held]).tolist() == [18, 2]
     for fraction in (0.01, 0.5, 0.99):  # also where one side has too few samples for that
         classifier(early_stopping=True, validation_fraction=fraction, max_iter=2).fit(X, Y)

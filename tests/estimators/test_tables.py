@@ -17,6 +17,7 @@ from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 from ipdlam.estimators.batches import DrawnBatches
 from ipdlam.estimators.columns import MOST_CATEGORIES, Columns
 from ipdlam.estimators.scaling import SmoothClip
+from ipdlam.estimators.stopping import Plateau
 
 # These trainings are short.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -392,3 +393,23 @@ def test_members_go_on_and_do_not_stream():
         model.set_params(n_members=3).fit(LABELLED, LABELS[:, 0])
     with pytest.raises(ValueError, match="n_members=3 is for fit"):
         model.partial_fit(LABELLED, LABELS[:, 0])
+
+
+def test_ctrl_c_keeps_the_members_that_are_trained(monkeypatch):
+    listen, met = Plateau.__call__, []
+
+    def interrupt(self, record):
+        listen(self, record)
+        met.append(record)
+        if len(met) == 5:  # two epochs of the third member
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Plateau, "__call__", interrupt)
+    model = classifier(n_members=4, max_iter=2)
+    with pytest.warns(UserWarning, match="interrupted by the user"):
+        model.fit(LABELLED, LABELS[:, 0])
+    assert len(model._networks) == 2
+    assert model.n_iter_ == 2
+    monkeypatch.undo()
+    again = classifier(n_members=2, max_iter=2).fit(LABELLED, LABELS[:, 0])
+    assert np.array_equal(again.decision_function(LABELLED), model.decision_function(LABELLED))

@@ -23,7 +23,7 @@ from ipdlam.estimators.batches import DrawnBatches
 from ipdlam.estimators.members import averaged, linear_layers
 from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
-from ipdlam.estimators.reading import DENSE_CELLS, Reader, dense, has_gaps
+from ipdlam.estimators.reading import DENSE_CELLS, Reader, Rows, dense, has_gaps
 from ipdlam.estimators.scaling import Array, Scaling, SmoothClip
 from ipdlam.estimators.stopping import Plateau
 from ipdlam.fullbatch.trainer import IPDLAM
@@ -44,6 +44,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
     several_targets: ClassVar[bool]  # whether y may be a matrix
     _trainer: MiniBatchIPDLAM | None  # of partial_fit
     _fitted_loss: str
+    _networks: list[nn.Sequential]  # the members
     _streams_with: dict[str, Any]  # the settings of that trainer
     loss_curve_: list[float]
 
@@ -115,122 +116,109 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         first = not (self.warm_start and hasattr(self, "n_iter_"))
         if first:
             self.__dict__.pop("n_iter_", None)  # nothing predicts until this training has ended
-        X, y, weight = self._check_data(X, y, sample_weight, first, least=2)
-        self._check_range(y, X.dtype if first else self._precision())
+        rows = self._check_data(X, y, sample_weight, first, least=2)
+        self._check_range(rows.y, rows.X.dtype if first else self._precision())
         if first:
-            self._learn_targets(y, weight)
+            self._learn_targets(rows.y, rows.weight)
         else:
-            self._check_targets(y)
-        X, y, weight = counted(X, y, self._balance(y, weight))
-        kept, held = self._hold_out(X, y, random) if self.early_stopping else (None, None)
+            self._check_targets(rows.y)
+        rows = self._balanced(rows)
+        kept, held = self._hold_out(rows, random) if self.early_stopping else (None, None)
         seeds = [draw_seed(random) for _ in range(self.n_members)]
-        some = X if kept is None else X[kept]
-        self._begin(some, some_of(weight, kept), seeds, first)
-        curves = [self._train(network, X, y, weight, kept, held, seed, first)
-                  for network, seed in zip(self._networks, seeds, strict=True)]  # fmt: skip
+        self._begin(rows.picked(kept), seeds, first)
+        curves: list[list[float]] = []
+        for network, seed in zip(self._networks, seeds, strict=True):
+            losses, interrupted = self._train(network, rows, kept, held, seed, first)
+            if interrupted and curves:  # the members that are trained are enough
+                break
+            curves.append(losses)
+            if interrupted:
+                break
+        self._networks = self._networks[: len(curves)]
         self._publish(mean_curve(curves), first)
 
     def _train(
-        self,
-        network: nn.Sequential,
-        X: Any,
-        y: Array,
-        weight: Array | None,
-        kept: Array | None,
-        held: Array | None,
-        seed: int,
-        first: bool,
-    ) -> list[float]:
-        """Train one network, on the samples that are ``kept`` where some are ``held`` back; the losses of its epochs.
+        self, network: nn.Sequential, rows: Rows, kept: Array | None, held: Array | None, seed: int, first: bool
+    ) -> tuple[list[float], bool]:
+        """Train one network; the losses of its epochs, and whether the user has ended it.
 
-        With few samples the held ones are missed. So they only say how many epochs are best, and a second training from
-        the same start takes all samples for so many epochs of the same plan.
+        Some samples are ``kept`` and others ``held`` back, where it is to stop early. With few samples those held back
+        are missed. So they only say how many epochs are best, and a second training from the same start takes all
+        samples for so many epochs of the same plan.
         """
-        if kept is None or held is None:
-            return self._run(network, X, y, weight, None, seed, first, None)[0]
+        if held is None:
+            losses, history = self._run(network, rows, None, seed, first, None)
+            return losses, history.stop_reason == "interrupted"
         start = copy.deepcopy(network.state_dict())
-        validation = self._inputs(dense(X[held])), self._encode(y[held]), some_of(weight, held)
-        losses, history = self._run(network, X[kept], y[kept], some_of(weight, kept), validation, seed, first, None)
+        losses, history = self._run(network, rows.picked(kept), rows.picked(held), seed, first, None)
         scores = [math.nan if record.score is None else record.score for record in history]
         self.validation_scores_ = [*getattr(self, "validation_scores_", []), *scores]
-        best = history.best
-        if best is None or len(y) >= REFIT_BELOW or history.stop_reason == "interrupted":
-            return losses
+        interrupted, best = history.stop_reason == "interrupted", history.best
+        if best is None or len(rows) >= REFIT_BELOW or interrupted:
+            return losses, interrupted
         network.load_state_dict(start)
         epochs = len([record for record in history if record.iteration <= best.iteration])
-        return self._run(network, X, y, weight, None, seed, first, epochs)[0]
+        losses, history = self._run(network, rows, None, seed, first, epochs)
+        return losses, history.stop_reason == "interrupted"
 
     def _run(
-        self,
-        network: nn.Sequential,
-        X: Any,
-        y: Array,
-        weight: Array | None,
-        validation: Any,
-        seed: int,
-        first: bool,
-        stop_after: int | None,
+        self, network: nn.Sequential, rows: Rows, held: Rows | None, seed: int, first: bool, stop_after: int | None
     ) -> tuple[list[float], History]:
-        """One training: the losses of its epochs, and its history."""
-        batches = self.batch_size is not None
+        """One training, scored on the samples that are ``held`` back: the losses of its epochs, and its history."""
+        batches, weight = self.batch_size is not None, rows.weight
         drawn = batches and self._draws_by_weight()
-        samples = float(X.shape[0] if weight is None or drawn else weight.sum())
+        samples = float(len(rows) if weight is None or drawn else weight.sum())
         plateau = Plateau(
             self.tol,
-            self.n_iter_no_change if validation is None and stop_after is None else None,
+            self.n_iter_no_change if held is None and stop_after is None else None,
             samples if batches else None,
             type(self).__name__ if self.verbose else None,
             stop_after,
         )
         common: dict[str, Any] = {
-            "validation_data": validation,
-            "restore_best": validation is not None,
-            "patience": None if validation is None else self.n_iter_no_change,
+            "validation_data": held and (self._inputs(dense(held.X)), self._encode(held.y), held.weight),
+            "restore_best": held is not None,
+            "patience": None if held is None else self.n_iter_no_change,
             "callbacks": [plateau],
         }
-        targets = self._encode(y)
+        targets = self._encode(rows.y)
         if batches:
             known = samples if weight is None or drawn else samples / unit_of(torch.from_numpy(weight))
-            trainer = self._batch_trainer(network, X.shape[0], known, seed, "rescale" if first else "keep")
-            every = 1 if validation is not None else self.max_iter  # a forward pass over all samples is not free
-            if drawn or (issparse(X) and X.shape[0] * X.shape[1] > DENSE_CELLS):
-                loader = self._loader(X, targets, weight, seed, drawn)
-                history = trainer.fit(loader, epochs=self.max_iter, evaluate_every=every, **common)
+            trainer = self._batch_trainer(network, len(rows), known, seed, "rescale" if first else "keep")
+            # A forward pass over all samples is not free.
+            common |= {"epochs": self.max_iter, "evaluate_every": 1 if held is not None else self.max_iter}
+            if drawn or (issparse(rows.X) and math.prod(rows.X.shape) > DENSE_CELLS):
+                history = trainer.fit(self._loader(rows, targets, seed, drawn), **common)
             else:
-                inputs = self._inputs(dense(X))
-                history = trainer.fit(
-                    inputs, targets, epochs=self.max_iter, evaluate_every=every, sample_weight=weight, **common
-                )
+                history = trainer.fit(self._inputs(dense(rows.X)), targets, sample_weight=weight, **common)
         else:
-            plateau.keeps = network if validation is None and stop_after is None else None
-            whole = IPDLAM(network, **self._full_batch_settings())
-            inputs = self._inputs(dense(X))
+            plateau.keeps = network if held is None and stop_after is None else None
+            whole, inputs = IPDLAM(network, **self._full_batch_settings()), self._inputs(dense(rows.X))
             history = whole.fit(inputs, targets, iterations=self.max_iter, sample_weight=weight, **common)
             if plateau.best_weights:  # the method leaves its best network behind (docs/results/reproduction.md)
                 network.load_state_dict(plateau.best_weights)
         if history.stop_reason == "interrupted":
             if not history:
                 raise KeyboardInterrupt  # there is nothing to go on with
-            warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=6)
-        elif validation is not None and history.stop_reason == "iterations" and still_better(history):
+            warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=5)
+        elif held is not None and history.stop_reason == "iterations" and still_better(history):
             warnings.warn(
                 f"the score on the samples held out was still rising when max_iter={self.max_iter} was reached; more "
                 "iterations would help",
                 ConvergenceWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
         return plateau.losses, history
 
-    def _loader(self, X: Any, targets: Array, weight: Array | None, seed: int, drawn: bool) -> DrawnBatches:
+    def _loader(self, rows: Rows, targets: Array, seed: int, drawn: bool) -> DrawnBatches:
         """The samples batch by batch, where they are not gone through as they are."""
-        dtype = self._precision()
-        goals = torch.from_numpy(self._in_precision(targets))
-        size = self._batch_rows(X.shape[0])
-        weights = None if drawn or weight is None else weight.astype(dtype)
-        return DrawnBatches(
-            lambda rows: self._inputs(dense(X[rows])).astype(dtype, copy=False),
-            goals, weights, size, seed, weight if drawn else None,
-        )  # fmt: skip
+        dtype, goals = self._precision(), torch.from_numpy(self._in_precision(targets))
+        weights, chances = (None, rows.weight) if drawn else (self._in_precision(rows.weight), None)
+
+        def inputs(numbers: Array) -> Array:
+            return self._inputs(dense(rows.X[numbers])).astype(dtype, copy=False)
+
+        return DrawnBatches(inputs, goals, weights, self._batch_rows(len(rows)), seed, chances)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
         """One pass over the samples in the order in which they are given."""
@@ -240,37 +228,37 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         if self.n_members > 1:
             raise ValueError(f"n_members={self.n_members} is for fit; partial_fit trains one network")
         first = not hasattr(self, "n_iter_")
-        X, y, weight = self._check_data(X, y, sample_weight, first, least=1)
-        self._check_range(y, X.dtype if first else self._precision())
+        rows = self._check_data(X, y, sample_weight, first, least=1)
+        self._check_range(rows.y, rows.X.dtype if first else self._precision())
         if first:
-            self._learn_targets(y, weight, classes)
-        self._check_targets(y)  # also those of the first call: they need not be of every class
-        X, y, weight = counted(X, y, self._balance(y, weight))
+            self._learn_targets(rows.y, rows.weight, classes)
+        self._check_targets(rows.y)  # also those of the first call: they need not be of every class
+        rows = self._balanced(rows)
         seed = draw_seed(check_random_state(self.random_state))
         trainer = None if first else self._trainer
-        self._begin(X, weight, [seed], first)
+        self._begin(rows, [seed], first)
         if trainer is None or self._streams_with != self._batch_settings(None):  # its memory begins anew
             trainer = self._batch_trainer(self._networks[0], None, None, seed, "auto" if first else "keep")
             self._streams_with = self._batch_settings(None)
-        targets, weight = (self._in_precision(array) for array in (self._encode(y), weight))
         total, count = 0.0, 0.0
-        size = self._batch_rows(X.shape[0])
-        for start in range(0, X.shape[0], size):
-            rows = slice(start, start + size)
-            inputs, some = self._in_precision(self._inputs(dense(X[rows]))), some_of(weight, rows)
-            samples = float(len(inputs) if some is None else some.sum())
-            total += samples * trainer.step(inputs, targets[rows], some)
+        size = self._batch_rows(len(rows))
+        for start in range(0, len(rows), size):
+            some = rows.picked(slice(start, start + size))
+            given = (self._inputs(dense(some.X)), self._encode(some.y), some.weight)
+            samples = float(len(some) if some.weight is None else some.weight.sum())
+            total += samples * trainer.step(*(self._in_precision(array) for array in given))
             count += samples
         self._trainer = trainer  # here, since one that failed cannot go on
         self._publish([total / count], first)
         return self
 
-    def _begin(self, X: Any, weight: Array | None, seeds: list[int], first: bool) -> None:
+    def _begin(self, rows: Rows, seeds: list[int], first: bool) -> None:
         """The scale of the inputs and networks, or those of the last training."""
+        X = rows.X
         shape = (X.shape[1], *self._hidden(), self._outputs()), self._activation()
         if first:
             kind = SmoothClip if self.standardize == "robust" and not issparse(X) else Scaling
-            found = kind.of(X, weight)
+            found = kind.of(X, rows.weight)
             self._scaling, self._usual = found if self.standardize else None, found.usual
             dtype = torch.float32 if X.dtype == np.float32 else torch.float64
             self._networks, self._shape = [mlp(*shape, "he", seed, dtype, "cpu") for seed in seeds], shape
@@ -320,18 +308,24 @@ class Perceptron(Parameters, metaclass=ABCMeta):
 
     # --- data ----------------------------------------------------------------------------------------------------
 
-    def _check_data(self, X: Any, y: Any, sample_weight: Any, first: bool, least: int) -> tuple[Any, Array, Any]:
+    def _check_data(self, X: Any, y: Any, sample_weight: Any, first: bool, least: int) -> Rows:
         if first:
             self._reader = Reader.of(X, self.categorical_features)
         several = self._takes_several(y)
         checks = {"multi_output": several, "y_numeric": self.several_targets, "ensure_min_samples": least}
         X, y = self._reader.fit(self, X, y, first, **checks)
         if sample_weight is None:
-            return X, y, None
-        return counted(X, y, _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True))
+            return Rows(X, y, None)
+        weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
+        return Rows(X, y, weight).counted()
 
-    def _hold_out(self, X: Any, y: Array, random: Any) -> tuple[Array, Array]:
+    def _balanced(self, rows: Rows) -> Rows:
+        """The samples with the weights of their classes."""
+        return Rows(rows.X, rows.y, self._balance(rows.y, rows.weight)).counted()
+
+    def _hold_out(self, rows: Rows, random: Any) -> tuple[Array, Array]:
         """The numbers of the samples to train on, and of those that are held back."""
+        y = rows.y
         held_out = math.ceil(self.validation_fraction * len(y))
         strata = self._strata(y, min(held_out, len(y) - held_out))
         kept, held = train_test_split(
@@ -406,11 +400,6 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         write_onnx(module, linear_layers(module)[0].in_features, path)
 
 
-def some_of(weight: Array | None, rows: Any) -> Array | None:
-    """The weights of some samples, where samples have any."""
-    return weight if weight is None or rows is None else weight[rows]
-
-
 def mean_curve(curves: list[list[float]]) -> list[float]:
     """The mean loss of several networks, epoch by epoch; one that has ended stays where it was."""
     longest = max(len(curve) for curve in curves)
@@ -419,20 +408,9 @@ def mean_curve(curves: list[list[float]]) -> list[float]:
 
 
 def still_better(history: History) -> bool:
-    """Whether the last epoch has the best score on the samples held out, by more than the one before and for long."""
+    """Whether the last epoch has the best score on the samples held out."""
     scores = [record.score for record in history if record.score is not None]
     return len(scores) > 1 and scores[-1] > max(scores[:-1])
-
-
-def counted(X: Any, y: Array, weight: Array | None) -> tuple[Any, Array, Array | None]:
-    """The samples without those of weight zero."""
-    if weight is None or (weight > 0).all():
-        return X, y, weight
-    if not (weight > 0).any():
-        raise ValueError(
-            "the weight of every sample is zero, by sample_weight or class_weight; at least one must count"
-        )
-    return X[weight > 0], y[weight > 0], weight[weight > 0]
 
 
 def draw_seed(random: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,34 @@ FLOATS = (np.float64, np.float32)
 DENSE_CELLS = 1 << 25  # sparse samples of no more cells than these are made dense at once
 # The mini-batch method remembers the second moment of a layer's inputs: a square matrix of their number.
 MOST_COLUMNS = 20000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples that have been read: X an array or sparse, y as the user gave it, and weights where there are any."""
+
+    X: Any
+    y: Array
+    weight: Array | None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def picked(self, rows: Any) -> Rows:
+        """Some of them, by number or by mask; all of them where None."""
+        if rows is None:
+            return self
+        return Rows(self.X[rows], self.y[rows], None if self.weight is None else self.weight[rows])
+
+    def counted(self) -> Rows:
+        """Those that count: the others have the weight zero."""
+        if self.weight is None or (self.weight > 0).all():
+            return self
+        if not (self.weight > 0).any():
+            raise ValueError(
+                "the weight of every sample is zero, by sample_weight or class_weight; at least one must count"
+            )
+        return self.picked(self.weight > 0)
 
 
 class Reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,8 +89,25 @@ def as_in_training(model: nn.Module) -> Iterator[None]:
             module.training = flag
 
 
+TRACING = threading.Lock()  # a tracer replaces what nn.Module does when it is called, for all threads
+
+
 class Tracer(fx.Tracer):
-    """One that does not look into an activation that the registry knows."""
+    """One that does not look into activations that the registry knows, and leaves models of other threads alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self.thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = any(type(m) is getattr(kind, "module", None) for kind in ACTIVATIONS.values())
@@ -104,7 +122,7 @@ def trace(model: nn.Module) -> list[nodes.Node]:
         model = nn.Sequential(model)
     known = set(vars(model))
     try:
-        with as_in_training(model):
+        with TRACING, as_in_training(model):
             traced = Tracer().trace(model, defaults_of(model))
         return Reader(model, traced).read()
     except UnsupportedModelError:
