@@ -58,10 +58,11 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 from ipdlam.runs.environment import environment
 from tabular_data import CHOSEN_ON, REPORTED
+from tabular_tables import OURS, draw_ranks
 
 SPLITS = range(100, 105)
 ABLATION_SPLITS = range(2)
-OURS = "ipdlam, mini-batch"
+RESULT = Path("results/tabular.json")
 ROWS, COLUMNS = 1_000_000, 50  # of the measurement of memory
 BINS = 15  # of the calibration error
 Make = Callable[[], BaseEstimator]
@@ -277,7 +278,7 @@ def main() -> None:
     strange = set((options.methods or OURS).split(";")) - {*METHODS["classes"], *METHODS["real"]}
     if strange:
         parser.error(f"there is no method {strange.pop()!r}; the methods are {'; '.join(METHODS['classes'])}")
-    output = options.output or Path("results/tabular.json")
+    output = options.output or RESULT
     rows = json.loads(output.read_text())["rows"] if output.exists() else []
     result = {"command": "python benchmarks/tabular.py", "environment": environment(), "rows": rows}
     for part in options.parts or PARTS:
@@ -287,6 +288,8 @@ def main() -> None:
             rows.append({**spec, **make()})
             output.write_text(json.dumps(result, indent=1) + "\n")
             print(rows[-1], flush=True)
+    if output == RESULT and any(row["part"] == "scores" for row in rows):
+        draw_ranks(result, output.with_suffix(".png"))
 
 
 if __name__ == "__main__":

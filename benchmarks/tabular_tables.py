@@ -146,7 +146,7 @@ def ablation_table(result: dict) -> list[str]:
         "| changed | accuracy, points | R², points | log-loss | seconds | tables better | tables worse |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    base = found["the defaults"]
+    base = found.get("the defaults", {})
     for variant, tables in found.items():
         if variant == "the defaults" or set(tables) != set(base):
             continue
@@ -187,10 +187,10 @@ def draw_ranks(result: dict, path: Path) -> None:
         axes.annotate(f"{ranks[method]:.2f}", (ranks[method], height), (9, 0), textcoords="offset points", va="center")
     top = len(order) + 0.9
     axes.plot([ranks[order[0]], ranks[order[0]] + difference], [top, top], "-", color="0.35", linewidth=3)
-    axes.annotate("differences of this length may be chance", (ranks[order[0]] + difference, top), (8, 0),
-                  textcoords="offset points", va="center", color="0.35")  # fmt: skip
+    axes.annotate("may be chance", (ranks[order[0]] + difference / 2, top), (0, 7), textcoords="offset points",
+                  ha="center", color="0.35")  # fmt: skip
     axes.set_yticks(list(heights), order)
-    axes.set_ylim(0.4, top + 0.5)
+    axes.set_ylim(0.4, top + 0.9)
     axes.set_xlim(max(0.6, min(ranks.values()) - 0.5), max(ranks.values()) + 0.9)
     axes.set_xlabel(f"mean rank on {tables} tables (1 is best)")
     axes.grid(axis="x", color="0.9")
