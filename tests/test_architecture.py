@@ -14,7 +14,7 @@ import ipdlam
 PACKAGE = Path(ipdlam.__file__).parent
 
 # Room -> rooms it may import, besides itself; a module that stands in no folder is a room of its own.
-GROUND = ("errors", "checks", "version")
+GROUND = ("errors", "checks", "version", "defaults")
 NUMERICS = (*GROUND, "prox", "network", "distributed", "checkpoint", "training")
 METHODS = (*NUMERICS, "fullbatch", "minibatch")
 PRODUCT = (*METHODS, "baselines", "estimators", "datasets", "runs")

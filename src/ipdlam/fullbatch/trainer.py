@@ -11,6 +11,16 @@ from typing import Any
 from torch import nn
 from typing_extensions import Self
 
+from ipdlam.defaults import (
+    INERTIA,
+    LOSS,
+    ORDER,
+    PENALTY,
+    PENALTY_GROWTH,
+    PENALTY_MAX,
+    PROXIMITY,
+    REGULARIZER,
+)
 from ipdlam.distributed.agreement import divide
 from ipdlam.fullbatch.disk_folder import check_folder, rank_folder
 from ipdlam.fullbatch.orders import plan
@@ -74,15 +84,15 @@ class IPDLAM(CountsIterations[FullBatchState]):
         self,
         model: nn.Module,
         *,
-        loss: str | Loss = "squared",
-        regularizer: RegularizerLike | Sequence[RegularizerLike] = "ridge",
-        inertia: float | tuple[float, float, float] = 0.7,
-        proximity: float = 1.0,
+        loss: str | Loss = LOSS,
+        regularizer: RegularizerLike | Sequence[RegularizerLike] = REGULARIZER,
+        inertia: float | tuple[float, float, float] = INERTIA,
+        proximity: float = PROXIMITY,
         weight_proximity: float | tuple[float, float] | None = None,
-        penalty: float | Callable[[int], float] = 0.1,
-        penalty_growth: float = 1.1,
-        penalty_max: float = 1e6,
-        order: str | Iterable[str | tuple[str, int]] = "reverse",
+        penalty: float | Callable[[int], float] = PENALTY,
+        penalty_growth: float = PENALTY_GROWTH,
+        penalty_max: float = PENALTY_MAX,
+        order: str | Iterable[str | tuple[str, int]] = ORDER,
         chunk_size: int | None = None,
         storage: str | PathLike[str] | None = None,
     ) -> None:
@@ -224,12 +234,12 @@ class DLAM(IPDLAM):
         self,
         model: nn.Module,
         *,
-        loss: str | Loss = "squared",
-        regularizer: RegularizerLike | Sequence[RegularizerLike] = "ridge",
-        penalty: float | Callable[[int], float] = 0.1,
-        penalty_growth: float = 1.1,
-        penalty_max: float = 1e6,
-        order: str | Iterable[str | tuple[str, int]] = "reverse",
+        loss: str | Loss = LOSS,
+        regularizer: RegularizerLike | Sequence[RegularizerLike] = REGULARIZER,
+        penalty: float | Callable[[int], float] = PENALTY,
+        penalty_growth: float = PENALTY_GROWTH,
+        penalty_max: float = PENALTY_MAX,
+        order: str | Iterable[str | tuple[str, int]] = ORDER,
         chunk_size: int | None = None,
         storage: str | PathLike[str] | None = None,
     ) -> None:

@@ -26,6 +26,7 @@ from typing_extensions import ParamSpec, Self
 from ipdlam.checkpoint.format import Checkpoint, refuse_differences
 from ipdlam.checkpoint.together import read_together, write_together
 from ipdlam.checks import check_integer, differences
+from ipdlam.defaults import EPOCHS, ITERATIONS
 from ipdlam.distributed.agreement import refuse_mismatch
 from ipdlam.distributed.group import SERIAL, Group, current_group, uninterrupted
 from ipdlam.errors import CheckpointError, DivergenceError
@@ -493,7 +494,7 @@ class CountsIterations(Trainer[S]):
         X: ArrayLike,
         y: ArrayLike | None = None,
         *,
-        iterations: int = 50,
+        iterations: int = ITERATIONS,
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
         restore_best: bool = False,
@@ -531,7 +532,7 @@ class CountsIterations(Trainer[S]):
     def continue_fit(
         self,
         *,
-        iterations: int = 50,
+        iterations: int = ITERATIONS,
         restore_best: bool = False,
         patience: int | None = None,
         target_score: float | None = None,
@@ -573,7 +574,7 @@ class CountsEpochs(Trainer[S]):
         X: ArrayLike | Loader,
         y: ArrayLike | None = None,
         *,
-        epochs: int = 10,
+        epochs: int = EPOCHS,
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
         restore_best: bool = False,
@@ -612,7 +613,7 @@ class CountsEpochs(Trainer[S]):
     def continue_fit(
         self,
         *,
-        epochs: int = 10,
+        epochs: int = EPOCHS,
         restore_best: bool = False,
         patience: int | None = None,
         target_score: float | None = None,
