@@ -10,8 +10,12 @@ import os
 import resource
 import runpy
 import signal
+import subprocess
 import sys
+import traceback
 from unittest import mock
+
+import torch
 
 from programs import ROOT
 from ranks import context
@@ -84,7 +88,56 @@ def main(*arguments):
 def program(path, *arguments):
     sys.argv = [path, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    runpy.run_path(path, run_name="__main__")
+    with mock.patch.object(subprocess, "Popen", ForkedPython):
+        runpy.run_path(path, run_name="__main__")
+
+
+class ForkedPython(subprocess.Popen):
+    """A process that a program starts with Python: forked from the program, which has imported torch already.
+
+    Not where torch has several threads, which would not survive it.
+    """
+
+    def _execute_child(self, command, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more):
+        if command[0] != sys.executable or torch.get_num_threads() > 1:
+            super()._execute_child(command, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more)
+            return
+        streams = (more[3], more[6], more[8])  # its ends of pipes; -1 where there is none
+        self.pid = os.fork()
+        if self.pid == 0:
+            os._exit(as_python(command[1:], streams, cwd, env))
+        self._child_created = True
+        for end in streams:
+            if end != -1:
+                os.close(end)
+
+
+def as_python(arguments, streams, cwd, env):
+    """Do what Python does with such arguments; the code to leave with."""
+    for number, stream in enumerate(streams):
+        if stream != -1:
+            os.dup2(stream, number)
+    os.closerange(3, 256)
+    sys.stdin, sys.stdout, sys.stderr = (open(number, "w" if number else "r", closefd=False) for number in range(3))  # noqa: SIM115
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+    os.chdir(cwd or ".")
+    try:
+        if arguments[0] == "-c":
+            sys.path.insert(0, "")
+            exec(arguments[1], {"__name__": "__main__"})
+        else:
+            program(*arguments)
+        return 0
+    except SystemExit as end:
+        return end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def call(file, name, *arguments):

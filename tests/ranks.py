@@ -42,6 +42,7 @@ def context():
             "ipdlam.cli",
             "ipdlam.runs.job",
             "torch._dynamo",  # which the first optimizer of a process loads
+            "settled",
         ]
     )
     return found
