@@ -6,12 +6,14 @@ instead of a few seconds; they can be killed and signalled, and say what they sa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import runpy
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from unittest import mock
 
@@ -105,6 +107,8 @@ class ForkedPython(subprocess.Popen):
         streams = (more[3], more[6], more[8])  # its ends of pipes; -1 where there is none
         self.pid = os.fork()
         if self.pid == 0:
+            if more[14]:
+                os.setsid()
             os._exit(as_python(command[1:], streams, cwd, env))
         self._child_created = True
         for end in streams:
@@ -123,12 +127,18 @@ def as_python(arguments, streams, cwd, env):
         os.environ.clear()
         os.environ.update(env)
     os.chdir(cwd or ".")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    option, *words = [word for word in arguments if word != "-u"]
     try:
-        if arguments[0] == "-c":
+        if option == "-c":
             sys.path.insert(0, "")
-            exec(arguments[1], {"__name__": "__main__"})
+            exec(words[0], {"__name__": "__main__"})
+        elif option == "-m":
+            sys.argv = words
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         else:
-            program(*arguments)
+            program(option, *words)
         return 0
     except SystemExit as end:
         return end.code or 0
@@ -138,6 +148,32 @@ def as_python(arguments, streams, cwd, env):
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def torchrun(*arguments):
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+    from torch.distributed.run import main
+
+    sys.argv = ["torchrun", *arguments]
+    subprocess_handler.Popen = ForkedPython
+    main()
+
+
+@contextlib.contextmanager
+def launched(*arguments, seconds=120.0):
+    """torchrun with two processes, which are started again once; it is given up after so many seconds.
+
+    It looks after them every few seconds only: one that has lost the other has the time to say so.
+    """
+    usual = ("--nproc-per-node=2", "--max-restarts=1", "--standalone", "--monitor-interval=3")
+    launcher = Forked(torchrun, *usual, *map(str, arguments))
+    late = threading.Timer(seconds, launcher.send_signal, [signal.SIGKILL])
+    late.start()
+    try:
+        yield launcher
+    finally:
+        late.cancel()
+        launcher.send_signal(signal.SIGKILL)
 
 
 def call(file, name, *arguments):

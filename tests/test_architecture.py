@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,7 @@ def source_of(name):
     return MODULES[name].read_text(encoding="utf-8")
 
 
+@functools.cache
 def parse(name):
     return ast.parse(source_of(name))
 
