@@ -20,7 +20,7 @@ SECTION = re.compile(r"^-{4,}$", re.MULTILINE)  # the line under a heading of nu
 GRID = re.compile(r"^={3,}(?: +={3,})+\n(.*?)\n={3,}(?: +={3,})+$", re.DOTALL | re.MULTILINE)
 
 
-DEFAULT = re.compile(r"([A-Z_]+)(?:\[[A-Z_]+\])?")  # INERTIA, or LEARNING_RATES[OPTIMIZER]
+DEFAULT = re.compile(r"(?:defaults\.)?(([A-Z_]+)(?:\[[A-Z_]+\])?)")  # defaults.INERTIA, or LEARNING_RATES[OPTIMIZER]
 
 
 class Docstrings(griffe.Extension):
@@ -35,8 +35,8 @@ class Docstrings(griffe.Extension):
         """A reader wants to see 0.7, not the name that trainers and command line share."""
         for parameter in func.parameters:
             found = DEFAULT.fullmatch(str(parameter.default))
-            if found is not None and found[1] in vars(defaults):
-                parameter.default = repr(eval(found[0], dict(vars(defaults))))
+            if found is not None and found[2] in vars(defaults):
+                parameter.default = repr(eval(found[1], dict(vars(defaults))))
 
 
 def rewritten(text: str, obj: griffe.Object) -> str:

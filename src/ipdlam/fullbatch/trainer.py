@@ -11,16 +11,7 @@ from typing import Any
 from torch import nn
 from typing_extensions import Self
 
-from ipdlam.defaults import (
-    INERTIA,
-    LOSS,
-    ORDER,
-    PENALTY,
-    PENALTY_GROWTH,
-    PENALTY_MAX,
-    PROXIMITY,
-    REGULARIZER,
-)
+from ipdlam import defaults
 from ipdlam.distributed.agreement import divide
 from ipdlam.fullbatch.disk_folder import check_folder, rank_folder
 from ipdlam.fullbatch.orders import plan
@@ -84,15 +75,15 @@ class IPDLAM(CountsIterations[FullBatchState]):
         self,
         model: nn.Module,
         *,
-        loss: str | Loss = LOSS,
-        regularizer: RegularizerLike | Sequence[RegularizerLike] = REGULARIZER,
-        inertia: float | tuple[float, float, float] = INERTIA,
-        proximity: float = PROXIMITY,
+        loss: str | Loss = defaults.LOSS,
+        regularizer: RegularizerLike | Sequence[RegularizerLike] = defaults.REGULARIZER,
+        inertia: float | tuple[float, float, float] = defaults.INERTIA,
+        proximity: float = defaults.PROXIMITY,
         weight_proximity: float | tuple[float, float] | None = None,
-        penalty: float | Callable[[int], float] = PENALTY,
-        penalty_growth: float = PENALTY_GROWTH,
-        penalty_max: float = PENALTY_MAX,
-        order: str | Iterable[str | tuple[str, int]] = ORDER,
+        penalty: float | Callable[[int], float] = defaults.PENALTY,
+        penalty_growth: float = defaults.PENALTY_GROWTH,
+        penalty_max: float = defaults.PENALTY_MAX,
+        order: str | Iterable[str | tuple[str, int]] = defaults.ORDER,
         chunk_size: int | None = None,
         storage: str | PathLike[str] | None = None,
     ) -> None:
@@ -234,12 +225,12 @@ class DLAM(IPDLAM):
         self,
         model: nn.Module,
         *,
-        loss: str | Loss = LOSS,
-        regularizer: RegularizerLike | Sequence[RegularizerLike] = REGULARIZER,
-        penalty: float | Callable[[int], float] = PENALTY,
-        penalty_growth: float = PENALTY_GROWTH,
-        penalty_max: float = PENALTY_MAX,
-        order: str | Iterable[str | tuple[str, int]] = ORDER,
+        loss: str | Loss = defaults.LOSS,
+        regularizer: RegularizerLike | Sequence[RegularizerLike] = defaults.REGULARIZER,
+        penalty: float | Callable[[int], float] = defaults.PENALTY,
+        penalty_growth: float = defaults.PENALTY_GROWTH,
+        penalty_max: float = defaults.PENALTY_MAX,
+        order: str | Iterable[str | tuple[str, int]] = defaults.ORDER,
         chunk_size: int | None = None,
         storage: str | PathLike[str] | None = None,
     ) -> None:
