@@ -1,4 +1,4 @@
-"""Docstrings for the site: Sphinx roles become links, doctests become code blocks.
+"""Docstrings for the site: Sphinx roles become links, doctests code blocks, and names of defaults their values.
 
 The docstrings are written for ``help()``: ``:meth:`save``` names a method of the same class, ``:class:`ipdlam.IPDLAM```
 something by its full name. A name that the reference does not document stays code.
@@ -11,6 +11,8 @@ from typing import Any
 
 import griffe
 
+from ipdlam import defaults
+
 ROLE = re.compile(r":(?:class|meth|func|data|attr|mod|exc|obj):`(~?)([\w.]+)`")
 DOCTEST = re.compile(r"(?:^[ ]*>>> .*\n?(?:^[ ]*\S.*\n?)*)", re.MULTILINE)
 SHARED = re.compile(r"^(\w+(?:, \w+)+)\n((?: {4}.*\n?)+)", re.MULTILINE)  # several parameters with one text
@@ -18,13 +20,23 @@ SECTION = re.compile(r"^-{4,}$", re.MULTILINE)  # the line under a heading of nu
 GRID = re.compile(r"^={3,}(?: +={3,})+\n(.*?)\n={3,}(?: +={3,})+$", re.DOTALL | re.MULTILINE)
 
 
+DEFAULT = re.compile(r"(?:defaults\.)?(([A-Z_]+)(?:\[[A-Z_]+\])?)")  # defaults.INERTIA, or LEARNING_RATES[OPTIMIZER]
+
+
 class Docstrings(griffe.Extension):
-    """Rewrites every docstring as it is read."""
+    """Rewrites every docstring as it is read, and the defaults of signatures."""
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
         """Called for modules, classes, functions and attributes."""
         if obj.docstring is not None:
             obj.docstring.value = rewritten(obj.docstring.value, obj)
+
+    def on_function(self, *, func: griffe.Function, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
+        """A reader wants to see 0.7, not the name that trainers and command line share."""
+        for parameter in func.parameters:
+            found = DEFAULT.fullmatch(str(parameter.default))
+            if found is not None and found[2] in vars(defaults):
+                parameter.default = repr(eval(found[1], dict(vars(defaults))))
 
 
 def rewritten(text: str, obj: griffe.Object) -> str:

@@ -1,8 +1,12 @@
-"""How the suite is divided among the workers of pytest-xdist, and the processes that several modules share."""
+"""How the suite is divided among the workers of pytest-xdist, what all tests go without, and shared processes."""
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
+import sys
+from unittest import mock
 
 import pytest
 
@@ -12,6 +16,8 @@ from ranks import SIZES, Pool
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+modules_seen = 0  # by the garbage collector
 
 # Files whose tests start several processes, and those with dear fixtures.
 PROCESSES = ("distributed/", "benchmarks/test_scaling")
@@ -45,6 +51,23 @@ def pytest_xdist_make_scheduler(config, log):
             return file if file.startswith(TOGETHER) else nodeid
 
     return FewScopes(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nobody_cuts_the_power():
+    """Tests do not wait for the disk; the processes of their own that some of them start and kill do."""
+    with mock.patch.object(os, "fsync", os.fstat):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def modules_are_no_garbage():
+    """Where many modules came, the collector no longer looks at them: a million objects that are here to stay."""
+    global modules_seen
+    if len(sys.modules) > modules_seen + 100:
+        gc.collect()
+        gc.freeze()
+        modules_seen = len(sys.modules)
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,18 @@ instead of a few seconds; they can be killed and signalled, and say what they sa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import runpy
 import signal
+import subprocess
 import sys
+import threading
+import traceback
 from unittest import mock
+
+import torch
 
 from programs import ROOT
 from ranks import context
@@ -84,7 +90,90 @@ def main(*arguments):
 def program(path, *arguments):
     sys.argv = [path, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    runpy.run_path(path, run_name="__main__")
+    with mock.patch.object(subprocess, "Popen", ForkedPython):
+        runpy.run_path(path, run_name="__main__")
+
+
+class ForkedPython(subprocess.Popen):
+    """A process that a program starts with Python: forked from the program, which has imported torch already.
+
+    Not where torch has several threads, which would not survive it.
+    """
+
+    def _execute_child(self, command, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more):
+        if command[0] != sys.executable or torch.get_num_threads() > 1:
+            super()._execute_child(command, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more)
+            return
+        streams = (more[3], more[6], more[8])  # its ends of pipes; -1 where there is none
+        self.pid = os.fork()
+        if self.pid == 0:
+            if more[14]:
+                os.setsid()
+            os._exit(as_python(command[1:], streams, cwd, env))
+        self._child_created = True
+        for end in streams:
+            if end != -1:
+                os.close(end)
+
+
+def as_python(arguments, streams, cwd, env):
+    """Do what Python does with such arguments; the code to leave with."""
+    for number, stream in enumerate(streams):
+        if stream != -1:
+            os.dup2(stream, number)
+    os.closerange(3, 256)
+    sys.stdin, sys.stdout, sys.stderr = (open(number, "w" if number else "r", closefd=False) for number in range(3))  # noqa: SIM115
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+    os.chdir(cwd or ".")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    option, *words = [word for word in arguments if word != "-u"]
+    try:
+        if option == "-c":
+            sys.path.insert(0, "")
+            exec(words[0], {"__name__": "__main__"})
+        elif option == "-m":
+            sys.argv = words
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        else:
+            program(option, *words)
+        return 0
+    except SystemExit as end:
+        return end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def torchrun(*arguments):
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+    from torch.distributed.run import main
+
+    sys.argv = ["torchrun", *arguments]
+    subprocess_handler.Popen = ForkedPython
+    main()
+
+
+@contextlib.contextmanager
+def launched(*arguments, seconds=120.0):
+    """torchrun with two processes, which are started again once; it is given up after so many seconds.
+
+    It looks after them every few seconds only: one that has lost the other has the time to say so.
+    """
+    usual = ("--nproc-per-node=2", "--max-restarts=1", "--standalone", "--monitor-interval=3")
+    launcher = Forked(torchrun, *usual, *map(str, arguments))
+    late = threading.Timer(seconds, launcher.send_signal, [signal.SIGKILL])
+    late.start()
+    try:
+        yield launcher
+    finally:
+        late.cancel()
+        launcher.send_signal(signal.SIGKILL)
 
 
 def call(file, name, *arguments):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -42,6 +39,7 @@ def context():
             "ipdlam.cli",
             "ipdlam.runs.job",
             "torch._dynamo",  # which the first optimizer of a process loads
+            "settled",
         ]
     )
     return found
@@ -490,27 +488,6 @@ def options(settings):
     return [settings["data"], *given, "--hidden=" + ",".join(map(str, settings["hidden"]))]
 
 
-def torchrun(settings, run):
-    """``ipdlam train`` in two processes, which are started again once.
-
-    torchrun looks after them every few seconds only: one that has lost the other has the time to say so.
-    """
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", "--standalone"]
-    command.append("--monitor-interval=3")
-    return subprocess.Popen(
-        [*command, "-m", "ipdlam", "train", *options(settings), "--output", str(run)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def workers_of(launcher):
-    """Process numbers of the ranks that torchrun has started."""
-    found = {}
-    for process in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
-        with contextlib.suppress(OSError):
-            variables = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
-            found |= {int(text[5:]): int(process) for text in variables if text.startswith("RANK=")}
-    return found
+    """Process numbers of the ranks that torchrun has started, in their order."""
+    return [int(process) for process in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()]

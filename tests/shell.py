@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -13,12 +14,16 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import typer
 from PIL import Image
 from typer.testing import CliRunner
 
 from ipdlam.cli import app, main
 from ipdlam.runs.folder import RunFolder
 from ipdlam.training.history import Record
+
+# The options of all commands, made once: that takes longer than many a command of these tests.
+typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 
 def fake_curves(histories, path, title=None, unit="iteration"):

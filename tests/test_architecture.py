@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import ipdlam
 PACKAGE = Path(ipdlam.__file__).parent
 
 # Room -> rooms it may import, besides itself; a module that stands in no folder is a room of its own.
-GROUND = ("errors", "checks", "version")
+GROUND = ("errors", "checks", "version", "defaults")
 NUMERICS = (*GROUND, "prox", "network", "distributed", "checkpoint", "training")
 METHODS = (*NUMERICS, "fullbatch", "minibatch")
 PRODUCT = (*METHODS, "baselines", "estimators", "datasets", "runs")
@@ -109,6 +110,7 @@ def source_of(name):
     return MODULES[name].read_text(encoding="utf-8")
 
 
+@functools.cache
 def parse(name):
     return ast.parse(source_of(name))
 

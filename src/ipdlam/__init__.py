@@ -26,32 +26,23 @@ if TYPE_CHECKING:
     from ipdlam.training.history import History, Record
 
 # Imported when they are first used: `ipdlam --help` does not wait for torch.
+MODULES = {
+    **{name: f"ipdlam.{name}" for name in ("baselines", "checkpoint", "datasets", "prox")},
+    **{name: f"ipdlam.training.{name}" for name in ("callbacks", "plots")},
+}
+ERRORS = (
+    *("CheckpointError", "DataError", "DistributedError", "DivergenceError", "FileError", "SolveError"),
+    *("StopTraining", "StorageError", "UnsupportedModelError"),
+)
 HOMES = {
-    "baselines": "ipdlam.baselines",
-    "callbacks": "ipdlam.training.callbacks",
-    "checkpoint": "ipdlam.checkpoint",
-    "datasets": "ipdlam.datasets",
-    "plots": "ipdlam.training.plots",
-    "prox": "ipdlam.prox",
-    "CheckpointError": "ipdlam.errors",
-    "DataError": "ipdlam.errors",
-    "DistributedError": "ipdlam.errors",
-    "DivergenceError": "ipdlam.errors",
-    "FileError": "ipdlam.errors",
-    "SolveError": "ipdlam.errors",
-    "StopTraining": "ipdlam.errors",
-    "StorageError": "ipdlam.errors",
-    "UnsupportedModelError": "ipdlam.errors",
-    "History": "ipdlam.training.history",
-    "Record": "ipdlam.training.history",
+    **MODULES,
+    **dict.fromkeys(ERRORS, "ipdlam.errors"),
+    **dict.fromkeys(("History", "Record"), "ipdlam.training.history"),
     "initialise": "ipdlam.network.initialise",
     "Objective": "ipdlam.network.objective",
-    "DLAM": "ipdlam.fullbatch.trainer",
-    "IPDLAM": "ipdlam.fullbatch.trainer",
+    **dict.fromkeys(("DLAM", "IPDLAM"), "ipdlam.fullbatch.trainer"),
     "MiniBatchIPDLAM": "ipdlam.minibatch.trainer",
 }
-
-MODULES = ("baselines", "callbacks", "checkpoint", "datasets", "plots", "prox")
 
 __all__ = [
     "DLAM",

@@ -50,23 +50,20 @@ class StopTraining(Exception):
     """
 
 
-class DivergenceError(ArithmeticError):
+class EndedRun(Exception):
+    """A run cannot go on; ``history`` is the run up to there."""
+
+    def __init__(self, message: str, history: History) -> None:
+        super().__init__(message, history)
+        self.history = history
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class DivergenceError(EndedRun, ArithmeticError):
     """An iterate became non-finite. The model holds the last finite weights; ``history`` is the run up to them."""
 
-    def __init__(self, message: str, history: History) -> None:
-        super().__init__(message, history)
-        self.history = history
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class OutOfMemoryError(MemoryError):
+class OutOfMemoryError(EndedRun, MemoryError):
     """There is no memory left to go on with a run; ``history`` is the run up to there."""
-
-    def __init__(self, message: str, history: History) -> None:
-        super().__init__(message, history)
-        self.history = history
-
-    def __str__(self) -> str:
-        return str(self.args[0])

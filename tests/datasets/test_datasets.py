@@ -718,6 +718,29 @@ def test_a_header_of_numbers_is_known_by_the_name_of_the_label(tmp_path):
     assert load(write_text(tmp_path / "b.csv", "0,1,cat\n5,6,1\n7,8,dog\n")).classes == ("1", "cat", "dog")
 
 
+def test_a_header_of_numbers_over_labels_of_text(tmp_path):
+    rows = "5.1,3.5,1.4,a\n6.2,2.9,4.3,b\n4.9,3.0,1.4,a\n6.4,3.2,4.5,b\n"
+    data = load(write_text(tmp_path / "a.csv", f"0,1,2,kind\n{rows}"))
+    assert (data.columns, data.classes, len(data.X)) == (("0", "1", "2"), ("a", "b"), 4)
+    assert load(write_text(tmp_path / "a.csv", f"0,1,2,kind\n{rows}"), drop=["1"]).columns == ("0", "2")
+
+
+@pytest.mark.parametrize(
+    ("first", "rows"),
+    [
+        ("0,1,a", "5,6,a\n7,8,b\n9,9,b\n"),  # a class of others
+        ("0,1,c", "5,6,a\n7,8,b\n9,9,b\n"),  # the only one of its class, as another is
+        ("0,2,c", "5,6,a\n7,8,a\n"),  # it does not count
+        ("0,c", "5,a\n7,a\n"),  # one feature counts by chance
+    ],
+)
+def test_a_first_row_of_numbers_that_may_be_a_sample_is_one(tmp_path, first, rows):
+    data = load(write_text(tmp_path / "a.csv", f"{first}\n{rows}"))
+    assert data.columns is None
+    assert len(data.X) == rows.count("\n") + 1
+    assert data.classes[int(data.y[0])] == first[-1]
+
+
 @pytest.mark.parametrize(("label", "place"), [("b", 1), (1, 1), (-2, 1), ("1", 1), ("a", 0), (-3, 0), (None, 2)])
 def test_the_label_by_name_or_number(tmp_path, label, place):
     data = load(write_text(tmp_path / "a.csv", "a,b,c\n1,2,3\n4,5,6\n"), label=label)

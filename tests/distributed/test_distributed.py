@@ -15,11 +15,12 @@ from safetensors.numpy import load_file
 
 import ranks
 from costs import iteration_bytes, meeting_bytes
+from forked import launched
 from ipdlam.checkpoint.format import read_checkpoint
 from ipdlam.errors import CheckpointError
 from ipdlam.fullbatch.orders import ORDERS
 from ipdlam.prox import LOSSES
-from ranks import SIZES, WIDTHS, Pool, case, in_one, options, torchrun, workers_of
+from ranks import SIZES, WIDTHS, Pool, case, in_one, options, workers_of
 from shell import ipdlam_run, records, refused, same_model
 from shell import without_seconds as without_seconds_of
 
@@ -419,14 +420,11 @@ def test_a_disk_that_fails_ends_a_job_with_its_model_written(pools, tmp_path, ba
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the workers of torchrun in /proc")
 def test_torchrun_starts_again_from_the_last_checkpoint(job_of_two, tmp_path):
     run = tmp_path / "run"
-    launcher = torchrun(SETTINGS, run)
-    try:
+    with launched("-m", "ipdlam", "train", *options(SETTINGS), "--output", run) as launcher:
         while launcher.poll() is None and len(list((run / "checkpoints").glob("iteration-*"))) < 2:
             time.sleep(0.002)
         os.kill(workers_of(launcher)[1], signal.SIGKILL)
-        output = launcher.communicate(timeout=120)[0]
-    finally:
-        launcher.kill()
+        output = launcher.communicate()[0]
     assert launcher.returncode == 0, output
     assert output.count("error: rank 0 of 2 lost the other processes") == 1
     assert "resumed after iteration" in output

@@ -14,9 +14,10 @@ import pytest
 
 import ranks
 import ranks_minibatch
+from forked import launched
 from ipdlam.errors import CheckpointError
 from ipdlam.prox import LOSSES
-from ranks import SIZES, Pool, options, torchrun, workers_of
+from ranks import SIZES, Pool, options, workers_of
 from ranks_minibatch import case, in_one
 from shell import ipdlam_run, records, same_model, without_seconds
 
@@ -332,14 +333,11 @@ def test_a_job_of_two_is_that_of_one(job_of_two, tmp_path):
 @pytest.mark.slow  # the same of a full-batch run is in the default suite
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the workers of torchrun in /proc")
 def test_torchrun_starts_a_run_of_epochs_again(job_of_two, tmp_path):
-    launcher = torchrun(SETTINGS, tmp_path / "run")
-    try:
+    with launched("-m", "ipdlam", "train", *options(SETTINGS), "--output", tmp_path / "run") as launcher:
         while launcher.poll() is None and len(list((tmp_path / "run" / "checkpoints").glob("iteration-*"))) < 2:
             time.sleep(0.002)
         os.kill(workers_of(launcher)[1], signal.SIGKILL)
-        output = launcher.communicate(timeout=120)[0]
-    finally:
-        launcher.kill()
+        output = launcher.communicate()[0]
     assert launcher.returncode == 0, output
     assert "resumed after epoch" in output
     assert same_model(tmp_path / "run", job_of_two)

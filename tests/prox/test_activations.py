@@ -413,9 +413,9 @@ def certify_exactly(sigma: Activation, x: Tensor, rival: Tensor, w: Tensor, v: T
     return beaten, inaccurate
 
 
-def oracle(sigma: Activation, w: Tensor, v: Tensor, r: float) -> Tensor:
+def oracle(sigma: Activation, w: Tensor, v: Tensor, r: float | Tensor) -> Tensor:
     # Nothing farther from v than this can beat v itself.
-    radius = (sigma.value(v) - w).abs() / math.sqrt(r)
+    radius = (sigma.value(v) - w).abs() / r**0.5
     return global_minimum(lambda x: sigma.prox_objective(x, w, v, r), v, radius)
 
 
@@ -494,12 +494,15 @@ def test_smooth_minimiser_is_global_and_accurate(curve, r):
 def test_smooth_minimiser_near_a_cusp(curve, factor):
     """Where two minimisers merge, Newton's method is slowest: ``r`` around the steepest slope of the fit."""
     offsets = torch.tensor([1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.8], dtype=torch.float64)
-    beaten, inaccurate = [], []
+    problems = []
     for w0, c, steepest in cusps(curve):
         r = factor * steepest
-        w, v = leading_to(curve, c + torch.cat([-offsets, offsets]), w0, r)
-        x = curve.prox(w, v, r)
-        found = certify_exactly(curve, x, oracle(curve, w, v, r), w, v, r)
+        problems.append((*leading_to(curve, c + torch.cat([-offsets, offsets]), w0, r), r))
+    weights = torch.tensor([r for *_, r in problems], dtype=torch.float64).repeat_interleave(2 * len(offsets))
+    rivals = oracle(curve, *(torch.cat(operands) for operands in list(zip(*problems, strict=True))[:2]), weights)
+    beaten, inaccurate = [], []
+    for (w, v, r), rival in zip(problems, rivals.split(2 * len(offsets)), strict=True):
+        found = certify_exactly(curve, curve.prox(w, v, r), rival, w, v, r)
         beaten += found[0]
         inaccurate += found[1]
     worst = max(beaten, key=lambda problem: problem["excess"], default=None)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ipdlam import baselines, prox
 from ipdlam.cli import options
 from ipdlam.datasets import NAMES, tables
+from ipdlam.defaults import LEARNING_RATES
 from ipdlam.fullbatch import orders
 from ipdlam.network import initialise as initialisation
 from ipdlam.runs import config
@@ -68,7 +69,7 @@ FIELDS = {
     "weight_decay": st.none(),
     "iterations": optional(st.integers(0, 10**18)),
     "epochs": st.none(),
-    "then": choice(list(config.LEARNING_RATES)),
+    "then": choice(list(LEARNING_RATES)),
     "then_epochs": optional(WHOLE),
     "then_learning_rate": optional(st.floats(min_value=1e-300, max_value=1e30)),
     "then_batch_size": optional(WHOLE),
@@ -289,7 +290,7 @@ def test_settings_of_a_second_stage_need_one(name):
 def test_a_second_stage_has_defaults():
     assert TrainConfig(then="sgd").second_epochs == TrainConfig(method="ipdlam").rounds == 50
     assert TrainConfig(then="sgd", then_epochs=3).second_epochs == 3
-    rates = {name: TrainConfig(then=name).second_rate for name in config.LEARNING_RATES}
+    rates = {name: TrainConfig(then=name).second_rate for name in LEARNING_RATES}
     others = dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax", "adamw", "nadam", "radam"), 0.001)
     assert rates == {"sgd": 0.05, "adagrad": 0.01, "adadelta": 1.0, **others}
     assert TrainConfig(then="sgd", then_learning_rate=0.2).second_rate == 0.2
@@ -492,7 +493,7 @@ def test_the_choices_are_those_of_the_library():
     assert sorted(config.REGULARIZERS) == sorted([*prox.REGULARIZERS, "none"])
     assert sorted(config.ORDERS) == sorted(orders.ORDERS)
     assert sorted(config.INITIALISATIONS) == sorted([*initialisation.INITIALISATIONS, "torch"])
-    assert list(config.LEARNING_RATES) == list(baselines.OPTIMIZERS)
+    assert list(LEARNING_RATES) == list(baselines.OPTIMIZERS)
     assert config.LARGEST_RATE == baselines.optimizers.LARGEST_RATE
     assert config.TASKS == tables.TASKS
     assert options.COMPLETIONS["data"] == NAMES
@@ -511,7 +512,8 @@ def test_the_help_of_compare_names_every_method():
 def test_the_defaults_are_those_of_the_trainer():
     import inspect
 
-    from ipdlam import IPDLAM, MiniBatchIPDLAM
+    from ipdlam import IPDLAM, MiniBatchIPDLAM, defaults
+    from ipdlam.minibatch.batch import default_batch_size
     from ipdlam.minibatch.trainer import NETWORK, PERCEPTRON
 
     parameters = inspect.signature(IPDLAM).parameters
@@ -528,7 +530,9 @@ def test_the_defaults_are_those_of_the_trainer():
         assert getattr(made, name) == parameters[name].default, name
     assert {"step": made.step, "proximity": made.proximity} == PERCEPTRON
     of_network = TrainConfig(method="minibatch", network="cnn").resolved()
-    assert {"step": of_network.step, "proximity": of_network.proximity} == NETWORK == config.OF_NETWORKS
+    assert {"step": of_network.step, "proximity": of_network.proximity} == NETWORK
+    few = defaults.FEW_SAMPLES
+    assert (default_batch_size(few), default_batch_size(few - 1)) == (defaults.BATCH_SIZE, defaults.BATCH_SIZE_OF_FEW)
     assert made.inertia == (parameters["inertia"].default,)
     assert made.epochs == inspect.signature(MiniBatchIPDLAM.fit).parameters["epochs"].default
     assert made.unit == MiniBatchIPDLAM.unit

@@ -17,6 +17,7 @@ from torch import nn
 
 from ipdlam.baselines.protocol import AlternatingBaseline, AlternatingState, State
 from ipdlam.checks import check_integer
+from ipdlam.defaults import BATCH_SIZE, INERTIA, LOSS, PENALTY, PENALTY_GROWTH, PENALTY_MAX, PROXIMITY
 from ipdlam.fullbatch.memory import Chunk
 from ipdlam.fullbatch.orders import Block, Plan, Visit, reverse
 from ipdlam.fullbatch.passes import objective_of, pass_over, solve_weights, update
@@ -55,14 +56,14 @@ class BatchByBatch(AlternatingBaseline):
         self,
         model: nn.Sequential,
         *,
-        loss: str | Loss = "squared",
-        batch_size: int = 512,
+        loss: str | Loss = LOSS,
+        batch_size: int = BATCH_SIZE,
         fresh: bool = False,
-        inertia: float = 0.7,
-        proximity: float = 1.0,
-        penalty: float = 0.1,
-        penalty_growth: float = 1.1,
-        penalty_max: float = 1e6,
+        inertia: float = INERTIA,
+        proximity: float = PROXIMITY,
+        penalty: float = PENALTY,
+        penalty_growth: float = PENALTY_GROWTH,
+        penalty_max: float = PENALTY_MAX,
         chunk_size: int | None = None,
     ) -> None:
         super().__init__(model, loss, chunk_size)

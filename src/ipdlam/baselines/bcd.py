@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from ipdlam.baselines.protocol import AlternatingBaseline, AlternatingState, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
+from ipdlam.defaults import BCD_PROXIMITY, LOSS
 from ipdlam.fullbatch.orders import Block
 from ipdlam.fullbatch.state import Variables
 from ipdlam.fullbatch.updates import aim_z, update_a, update_b, update_hidden_z, update_W
@@ -67,8 +68,8 @@ class BCD(AlternatingBaseline):
         self,
         model: nn.Sequential,
         *,
-        loss: str | Loss = "squared",
-        proximity: float = 5.0,
+        loss: str | Loss = LOSS,
+        proximity: float = BCD_PROXIMITY,
         chunk_size: int | None = None,
     ) -> None:
         super().__init__(model, loss, chunk_size)

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from ipdlam.baselines.protocol import AlternatingBaseline, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
+from ipdlam.defaults import DLADMM_PENALTY, LOSS
 from ipdlam.network.model import ModelView, Weights
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import Samples
@@ -83,8 +84,8 @@ class DLADMM(AlternatingBaseline):
         self,
         model: nn.Sequential,
         *,
-        loss: str | Loss = "squared",
-        penalty: float = 1e-6,
+        loss: str | Loss = LOSS,
+        penalty: float = DLADMM_PENALTY,
         chunk_size: int | None = None,
     ) -> None:
         super().__init__(model, loss, chunk_size)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from ipdlam.baselines.protocol import Baseline, State
 from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import LARGEST_RATE, check_integer, check_number, check_seed
+from ipdlam.defaults import BATCH_SIZE, LEARNING_RATES, LOSS, OPTIMIZER
 from ipdlam.network.graph import Graph
 from ipdlam.network.model import ModelView
 from ipdlam.network.objective import Objective
@@ -152,11 +153,11 @@ class BackPropagation(CountsEpochs[State], Baseline):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: str | Callable[..., Optimizer] = "adam",
+        optimizer: str | Callable[..., Optimizer] = OPTIMIZER,
         *,
-        loss: str | Loss = "squared",
-        learning_rate: float = 0.001,
-        batch_size: int = 512,
+        loss: str | Loss = LOSS,
+        learning_rate: float = LEARNING_RATES[OPTIMIZER],
+        batch_size: int = BATCH_SIZE,
         seed: int = 0,
         chunk_size: int | None = None,
     ) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 import typer
 
+from ipdlam.defaults import LEARNING_RATES
 from ipdlam.runs import config as known
 from ipdlam.runs.config import DEFAULTS, METHODS, TrainConfig, shown
 
@@ -24,7 +25,7 @@ COMPLETIONS: dict[str, tuple[str, ...]] = {
     "regularizer": known.REGULARIZERS,
     "order": known.ORDERS,
     "checkpoint": known.CHECKPOINTS,
-    "then": tuple(known.LEARNING_RATES),
+    "then": tuple(LEARNING_RATES),
 }
 
 COMMON = (

@@ -9,9 +9,10 @@ import shutil
 import tarfile
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ipdlam.checkpoint.files import sync
@@ -60,19 +61,22 @@ class Archive:
     md5: str
 
 
+def idx_files(*sha256: str) -> tuple[File, ...]:
+    """The four files of a data set in the layout of MNIST, which gives them their sizes."""
+    sizes = (47040016, 60008, 7840016, 10008)
+    names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", TEST_LABELS)
+    return tuple(map(File, names, sizes, sha256))
+
+
 CATALOGUE = {
     "mnist": Source(
         "handwritten digits, 60000 + 10000 images of 28 x 28 pixels",
         11,
-        (
-            File(
-                "train-images-idx3-ubyte",
-                47040016,
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            ),
-            File("train-labels-idx1-ubyte", 60008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-            File("t10k-images-idx3-ubyte", 7840016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-            File("t10k-labels-idx1-ubyte", 10008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+        idx_files(
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         ),
         (
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -84,15 +88,11 @@ CATALOGUE = {
     "fashion-mnist": Source(
         "photographs of garments, 60000 + 10000 images of 28 x 28 pixels",
         30,
-        (
-            File(
-                "train-images-idx3-ubyte",
-                47040016,
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-            ),
-            File("train-labels-idx1-ubyte", 60008, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
-            File("t10k-images-idx3-ubyte", 7840016, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
-            File("t10k-labels-idx1-ubyte", 10008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
+        idx_files(
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         ),
         (
             "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
@@ -267,7 +267,7 @@ def status(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[P
 
 def fetch(name: str, progress: bool = False) -> Path:
     """Download a data set into the user's cache and check its content; what is there and sound is kept."""
-    folder, mirrors = cache(name), list(CATALOGUE[name].mirrors)
+    folder, mirrors, files = cache(name), list(CATALOGUE[name].mirrors), CATALOGUE[name].files
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -275,73 +275,65 @@ def fetch(name: str, progress: bool = False) -> Path:
             f"{name} cannot be stored in {folder}: {error.strerror or error}. Set {VARIABLE} to a folder that holds it"
         ) from None
     if (archive := CATALOGUE[name].archive) is not None:
-        fetch_archive(name, archive, folder, progress)
+        unpacked = partial(unpack, files, folder)
+        download(name, archive.name, folder, mirrors, unpacked, progress, known_hash=f"md5:{archive.md5}")
         return folder
-    for file in CATALOGUE[name].files:
+    for file in files:
         target = folder / f"{file.name}.gz"
         if target.exists() and damage(target, file) is None:
             continue
-        used = download(name, file, target, mirrors, progress)
+        # No known_hash: pooch's is of the compressed file, and the mirrors compressed it in their own ways.
+        used = download(name, target.name, folder, mirrors, partial(keep, file, target), progress)
         mirrors.sort(key=lambda mirror: mirror != used)  # what worked is tried first
     return folder
 
 
-def download(name: str, file: File, target: Path, mirrors: list[str], progress: bool) -> str:
-    """Get one file from the first mirror that has it sound; return that mirror."""
+def download(
+    name: str,
+    file: str,
+    target: Path,
+    mirrors: Sequence[str],
+    take: Callable[[Path], str | None],
+    progress: bool,
+    known_hash: str | None = None,
+) -> str:
+    """Get a file from the first mirror that has it sound; return that mirror.
+
+    ``take`` puts what was downloaded into the folder ``target``, or says what is wrong with it.
+    """
     import pooch
 
     reasons = []
     for mirror in mirrors:
-        url = f"{mirror}{file.name}.gz"
+        url = f"{mirror}{file}"
         try:
             # Under another name until it is checked: what a search finds is whole, whenever this is interrupted.
-            with (
-                tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as folder,
-                quiet(pooch.get_logger()),
-            ):
-                # No known_hash: pooch's is of the compressed file, and the mirrors compressed it in their own ways.
-                got = Path(pooch.retrieve(url, known_hash=None, fname=target.name, path=folder, progressbar=progress))
-                reason = damage(got, file)
-                if reason is None:
-                    sync(got)
-                    os.replace(got, target)
-                    return mirror
-        except (OSError, ValueError) as error:  # those of the network are OSErrors
-            reason = str(error) or type(error).__name__
-        reasons.append(f"{url}: {reason}")
-    raise DataError(
-        f"{name} could not be downloaded. " + "; ".join(reasons) + f". Try again later, or set {VARIABLE} to a folder "
-        f"that holds {name}/{target.name} and the other files"
-    )
-
-
-def fetch_archive(name: str, archive: Archive, target: Path, progress: bool) -> None:
-    """Get an archive from the first mirror that has it sound, and put the files that it holds into a folder."""
-    import pooch
-
-    reasons = []
-    for mirror in CATALOGUE[name].mirrors:
-        url = f"{mirror}{archive.name}"
-        try:
             with tempfile.TemporaryDirectory(prefix=".download-", dir=target) as folder, quiet(pooch.get_logger()):
-                known = f"md5:{archive.md5}"
-                got = pooch.retrieve(url, known_hash=known, fname=archive.name, path=folder, progressbar=progress)
-                reason = unpack(Path(got), CATALOGUE[name].files, Path(folder))
+                got = pooch.retrieve(url, known_hash=known_hash, fname=file, path=folder, progressbar=progress)
+                reason = take(Path(got))
                 if reason is None:
-                    for file in CATALOGUE[name].files:
-                        os.replace(Path(folder) / file.name, target / file.name)
-                    return
+                    return mirror
         except (OSError, ValueError, EOFError, tarfile.TarError) as error:  # those of the network are OSErrors
             reason = str(error) or type(error).__name__
         reasons.append(f"{url}: {reason}")
+    wanted = first_file(name) if CATALOGUE[name].archive else file
     raise DataError(
         f"{name} could not be downloaded. " + "; ".join(reasons) + f". Try again later, or set {VARIABLE} to a folder "
-        f"that holds {name}/{first_file(name)} and the other files"
+        f"that holds {name}/{wanted} and the other files"
     )
 
 
-def unpack(archive: Path, files: tuple[File, ...], folder: Path) -> str | None:
-    """Write the files of an archive to a folder, without the folders they are in; what is wrong with them, or None."""
+def keep(file: File, target: Path, got: Path) -> str | None:
+    """Move a downloaded file to its place; what is wrong with it, or None."""
+    reason = damage(got, file)
+    if reason is None:
+        sync(got)
+        os.replace(got, target)
+    return reason
+
+
+def unpack(files: tuple[File, ...], target: Path, archive: Path) -> str | None:
+    """Move the files of an archive to a folder, without the folders they are in; what is wrong with them, or None."""
     wanted = {file.name: file for file in files}
     with tarfile.open(archive) as content:
         for member in content:
@@ -351,13 +343,17 @@ def unpack(archive: Path, files: tuple[File, ...], folder: Path) -> str | None:
             file = wanted.pop(name)
             if member.size != file.size or (stream := content.extractfile(member)) is None:
                 return f"{name} has {member.size} bytes instead of {file.size}"
-            path = folder / name
+            path = archive.with_name(name)
             with path.open("wb") as written:
                 shutil.copyfileobj(stream, written, CHUNK)
             if (reason := damage(path, file)) is not None:
                 return f"{name}: {reason}"
             sync(path)
-    return f"it does not hold {', '.join(wanted)}" if wanted else None
+    if wanted:
+        return f"it does not hold {', '.join(wanted)}"
+    for file in files:
+        os.replace(archive.with_name(file.name), target / file.name)
+    return None
 
 
 def damage(path: Path, file: File) -> str | None:

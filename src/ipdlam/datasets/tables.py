@@ -7,6 +7,7 @@ import difflib
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -107,10 +108,8 @@ def read_table(
     declared = {column_place(path, layout, name, "take for categories", drop) for name in categories}
     found = parse(path, layout, encoding, declared, gaps=gaps)
     numbers = [number(text) for text in found.labels]
-    counted = [first[place].strip() for place in layout.features] == [str(place) for place in range(layout.width - 1)]
-    several = layout.header is None and counted and len(numbers) > 1
-    if several and numbers[0] is None and None not in numbers[1:]:
-        # Features that pandas called 0, 1, 2, ...: only the name of the labels shows that the row is a header.
+    others = [cell.strip() for place, cell in enumerate(first) if place != layout.label]
+    if layout.header is None and is_numbered_header(others, found.labels):
         layout = replace(layout, header=tuple(cell.strip() for cell in first))
         found, numbers = parse(path, layout, encoding, declared, gaps=gaps), numbers[1:]
     y, classes = text_targets(path, layout, found.lines, found.labels, numbers, task)
@@ -197,6 +196,17 @@ def read_rows(path: Path) -> Rows:
             raise DataError(f"{path} is empty; a table has one row a sample")
 
 
+def sample_rows(path: Path, layout: Layout) -> Rows:
+    """The rows below the header, if there is one; each has as many cells as the first."""
+    rows = read_rows(path)
+    if layout.header is not None:
+        next(rows)
+    for line, cells in rows:
+        if len(cells) != layout.width:
+            raise DataError(f"{path}, line {line} has {len(cells)} cells, but the first row has {layout.width}")
+        yield line, cells
+
+
 def complete_lines(start: str, text: io.TextIOWrapper) -> Iterator[str]:
     """What has been read, line by line, with the rest of its last line."""
     lines = io.StringIO(start, newline="").readlines()  # str.splitlines would break at other characters, too
@@ -257,6 +267,21 @@ def is_header(path: Path, line: int, first: list[str], label: int | None = None)
             "a sample; name every column by text, or label by its name, if it is a header"
         )
     return bool(names)
+
+
+def is_numbered_header(features: list[str], labels: Sequence[str]) -> bool:
+    """Whether the first row names columns, as pandas does, 0, 1, 2, ...: only the name of the labels can show it.
+
+    It is a text, and all labels below are numbers; or it is none of the texts below, of which each has two samples or
+    more. So it is no sample, unless that is the only one of its class and its features happen to count from 0.
+    """
+    name, *others = labels
+    if features != list(map(str, range(len(features)))) or number(name) is not None:
+        return False
+    if all(number(label) is not None for label in others):
+        return bool(others)
+    counts = Counter(others)
+    return len(features) > 1 and is_name(name) and name not in counts and min(counts.values()) > 1
 
 
 def name_place(path: Path, names: list[str], name: str, what: str) -> int:
@@ -370,12 +395,7 @@ def parse_as(path: Path, layout: Layout, columns: tuple[Column, ...], *, gaps: b
     content, lines, labels = bytearray(), [], []
     texts: dict[int, list[str]] = {place: [] for place, column in enumerate(columns) if column.categories is not None}
     places = [place for number, place in enumerate(layout.features) if number not in texts]
-    rows = read_rows(path)
-    if layout.header is not None:
-        next(rows)
-    for line, cells in rows:
-        if len(cells) != layout.width:
-            raise DataError(f"{path}, line {line} has {len(cells)} cells, but the first row has {layout.width}")
+    for line, cells in sample_rows(path, layout):
         values = as_numbers([cells[place] for place in places])
         content += (numbers_or_gaps(path, line, layout, places, cells, gaps) if values is None else values).tobytes()
         for number, found in texts.items():
@@ -416,12 +436,7 @@ def numbers_or_gaps(
 def find_columns(path: Path, layout: Layout, declared: Collection[int] = ()) -> tuple[Column, ...]:
     """Which columns hold texts, and what categories these are; a text among many numbers is refused by place."""
     counts = [Census() for _ in layout.features]
-    rows = read_rows(path)
-    if layout.header is not None:
-        next(rows)
-    for line, cells in rows:
-        if len(cells) != layout.width:
-            raise DataError(f"{path}, line {line} has {len(cells)} cells, but the first row has {layout.width}")
+    for line, cells in sample_rows(path, layout):
         for census, place in zip(counts, layout.features, strict=True):
             gap = is_gap(cells[place])
             census.add(line, text_of(cells[place]), not gap and number(cells[place]) is not None, gap)

@@ -15,12 +15,26 @@ CLEAR = (
 )
 CLOSE = 0.01  # an accuracy within a point of another one, or of a printed one, is like it
 
+
+def points(difference: float, one: str = "a") -> str:
+    """A difference of accuracies in words.
+
+    >>> points(0.005), points(0.01), points(0.02)
+    ('half a point', 'a point', '2 points')
+    """
+    words = {0.005: "half a point", 0.01: f"{one} point"}
+    return words.get(difference, f"{100.0 * difference:g} points")
+
+
+# What rules call these differences.
+LEAD, NEAR, NEAR_ONE = points(CLEAR), points(CLOSE), points(CLOSE, "one")
+
 LEARNED = 0.2  # more than this is more than guessing among ten classes
 NOT_RUN = "not run"
 PAPER, READING = "the paper", "our reading"  # who says it; a reading goes on from what the paper says
 QUESTION = "a question of ours"
 # Ends and parts of rules.
-TIE = "Higher means by more than half a point: 94.6 % against 94.7 % is a tie, and a tie does not count as higher."
+TIE = f"Higher means by more than {LEAD}: 94.6 % against 94.7 % is a tie, and a tie does not count as higher."
 PARTS = "It holds if all of this is found, and partly if some is."
 FIRST = "If one evaluation finds both there, and not every iteration was evaluated, neither is known to be faster."
 KNOWN = "_known"  # the end of the name of a mean: how many seeds have a value, where not all do

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from ipdlam.experiments.claims import LEAD, NEAR, NEAR_ONE
 from ipdlam.experiments.contents import reading_label
 from ipdlam.experiments.paper.setup import CHOSEN, LETTER
 from ipdlam.experiments.spec import START
@@ -43,9 +44,9 @@ method with one penalty: other methods minimise other functions.</dd>
 kept the penalty there would end elsewhere.</dd>
 <dt>smallest lead, stable from</dt>
 <dd>By how many points of test accuracy iPDLAM is ahead where it is least so, among the first iterations after which
-both were evaluated; the iteration from which on the test accuracy stays within a point of the last one.</dd>
+both were evaluated; the iteration from which on the test accuracy stays within {NEAR} of the last one.</dd>
 <dt>level at, after seconds</dt>
-<dd>When the test accuracy is first within a point of the best that iPDLAM has.</dd>
+<dd>When the test accuracy is first within {NEAR} of the best that iPDLAM has.</dd>
 <dt>inertia (&alpha;, &beta;, &gamma;)</dt>
 <dd>How far an update first goes on in the direction of the last change; 0 is not at all.</dd>
 <dt>proximity (&delta;)</dt>
@@ -66,13 +67,13 @@ kind to every method.</dd>
 <dd>Of training only: the clock stops while accuracies are evaluated. They compare runs on one machine, roughly: most
 runs had one thread beside other work.</dd>
 <dt>times as fast</dt>
-<dd>To within half a point of the best test accuracy of the optimizer alone, in seconds of training; 0 is never.</dd>
+<dd>To within {LEAD} of the best test accuracy of the optimizer alone, in seconds of training; 0 is never.</dd>
 <dt>gain, in equal time</dt>
 <dd>Points of best test accuracy over the optimizer alone, with as many passes over the data, and within the time of the
 quicker of the two.</dd>
 <dt>higher, like</dt>
-<dd>Of two accuracies one is higher if it is so by more than half a point; one is like another, or like a printed one,
-within one point.</dd>
+<dd>Of two accuracies one is higher if it is so by more than {LEAD}; one is like another, or like a printed one,
+within {NEAR_ONE}.</dd>
 <dt>holds</dt>
 <dd>All that the claim says was found.</dd>
 <dt>holds partly</dt>

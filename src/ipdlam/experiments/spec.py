@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ipdlam.defaults import PENALTY
 from ipdlam.experiments.claims import CLOSE, Claim, Row
 
 SCALES = ("smoke", "small", "paper")
-START = 0.1  # rho_0 of a run that does not say; Phi is compared at it, too
+START = PENALTY  # rho_0 of a run that does not say; Phi is compared at it, too
 
 Value = float | int | str | tuple[float, ...] | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipdlam.experiments.claims import CLOSE, FAILS, HOLDS, PAPER, PARTLY, Row, ahead, at_best, percent
+from ipdlam.experiments.claims import CLOSE, FAILS, HOLDS, NEAR, PAPER, PARTLY, Row, ahead, at_best, percent
 from ipdlam.experiments.contents import WARM_UP, Content, Group, base_name, grouped
 from ipdlam.experiments.make import command
 from ipdlam.experiments.paper.decay import PLAIN
@@ -174,7 +174,7 @@ def course(row: Row, scale: str) -> str:
         return f"is lost to overflow ({scale} scale)"
     if decays(row):
         return f"falls from {at_best(row)} to {percent(row['test_accuracy'])} at the end ({scale} scale)"
-    return f"ends at {percent(row['test_accuracy'])}, within a point of its best ({scale} scale)"
+    return f"ends at {percent(row['test_accuracy'])}, within {NEAR} of its best ({scale} scale)"
 
 
 def in_which_reading(

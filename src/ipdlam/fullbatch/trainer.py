@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from typing_extensions import Self
 
+from ipdlam import defaults
 from ipdlam.distributed.agreement import divide
 from ipdlam.fullbatch.disk_folder import check_folder, rank_folder
 from ipdlam.fullbatch.orders import plan
@@ -74,15 +75,15 @@ class IPDLAM(CountsIterations[FullBatchState]):
         self,
         model: nn.Module,
         *,
-        loss: str | Loss = "squared",
-        regularizer: RegularizerLike | Sequence[RegularizerLike] = "ridge",
-        inertia: float | tuple[float, float, float] = 0.7,
-        proximity: float = 1.0,
+        loss: str | Loss = defaults.LOSS,
+        regularizer: RegularizerLike | Sequence[RegularizerLike] = defaults.REGULARIZER,
+        inertia: float | tuple[float, float, float] = defaults.INERTIA,
+        proximity: float = defaults.PROXIMITY,
         weight_proximity: float | tuple[float, float] | None = None,
-        penalty: float | Callable[[int], float] = 0.1,
-        penalty_growth: float = 1.1,
-        penalty_max: float = 1e6,
-        order: str | Iterable[str | tuple[str, int]] = "reverse",
+        penalty: float | Callable[[int], float] = defaults.PENALTY,
+        penalty_growth: float = defaults.PENALTY_GROWTH,
+        penalty_max: float = defaults.PENALTY_MAX,
+        order: str | Iterable[str | tuple[str, int]] = defaults.ORDER,
         chunk_size: int | None = None,
         storage: str | PathLike[str] | None = None,
     ) -> None:
@@ -224,12 +225,12 @@ class DLAM(IPDLAM):
         self,
         model: nn.Module,
         *,
-        loss: str | Loss = "squared",
-        regularizer: RegularizerLike | Sequence[RegularizerLike] = "ridge",
-        penalty: float | Callable[[int], float] = 0.1,
-        penalty_growth: float = 1.1,
-        penalty_max: float = 1e6,
-        order: str | Iterable[str | tuple[str, int]] = "reverse",
+        loss: str | Loss = defaults.LOSS,
+        regularizer: RegularizerLike | Sequence[RegularizerLike] = defaults.REGULARIZER,
+        penalty: float | Callable[[int], float] = defaults.PENALTY,
+        penalty_growth: float = defaults.PENALTY_GROWTH,
+        penalty_max: float = defaults.PENALTY_MAX,
+        order: str | Iterable[str | tuple[str, int]] = defaults.ORDER,
         chunk_size: int | None = None,
         storage: str | PathLike[str] | None = None,
     ) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import nn
 
+from ipdlam.defaults import LEARNING_RATES
 from ipdlam.errors import DivergenceError, StopTraining
-from ipdlam.runs.config import DEFAULTS, LEARNING_RATES, OURS, ConfigError, TrainConfig, blamed_on_settings
+from ipdlam.runs.config import DEFAULTS, OURS, ConfigError, TrainConfig, blamed_on_settings
 from ipdlam.runs.environment import environment
 from ipdlam.runs.problem import Problem
 from ipdlam.training.history import History, Record

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ipdlam import defaults
 from ipdlam.checks import LARGEST_RATE, check_integer, check_number
+from ipdlam.defaults import LEARNING_RATES
 from ipdlam.errors import DataError, UnsupportedModelError
 
 if sys.version_info >= (3, 11):
@@ -23,42 +25,42 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# The optimizers, each with the rate that suits it: they measure their steps in units of their own.
-LEARNING_RATES = {
-    "sgd": 0.05,
-    "adagrad": 0.01,
-    "adadelta": 1.0,
-    **dict.fromkeys(("rmsprop", "adam", "amsgrad", "adamax", "adamw", "nadam", "radam"), 0.001),
-}
 WHOLE_BATCH: dict[str, Any] = {
-    "regularizer": "ridge",
+    "regularizer": defaults.REGULARIZER,
     "regularizer_strength": None,  # the regularizer's own
-    "penalty": 0.1,
-    "penalty_growth": 1.1,
-    "penalty_max": 1e6,
-    "order": "reverse",
+    "penalty": defaults.PENALTY,
+    "penalty_growth": defaults.PENALTY_GROWTH,
+    "penalty_max": defaults.PENALTY_MAX,
+    "order": defaults.ORDER,
     "storage": None,  # memory
-    "iterations": 50,
+    "iterations": defaults.ITERATIONS,
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
     "minibatch": {
-        "inertia": (0.7,),
-        "proximity": 3.0,
-        "penalty": 0.1,
+        "inertia": (defaults.INERTIA,),
+        "proximity": defaults.PERCEPTRON["proximity"],
+        "penalty": defaults.PENALTY,
         "batch_size": None,  # as suits the number of samples
-        "step": 0.5,
-        "rank": 64,
-        "weight_decay": 0.0,
-        "epochs": 10,
+        "step": defaults.PERCEPTRON["step"],
+        "rank": defaults.RANK,
+        "weight_decay": defaults.WEIGHT_DECAY,
+        "epochs": defaults.EPOCHS,
     },
-    "ipdlam": {**WHOLE_BATCH, "inertia": (0.7,), "proximity": 1.0, "weight_proximity": "none"},
+    "ipdlam": {
+        **WHOLE_BATCH,
+        "inertia": (defaults.INERTIA,),
+        "proximity": defaults.PROXIMITY,
+        "weight_proximity": "none",
+    },
     "dlam": WHOLE_BATCH,
-    "bcd": {"proximity": 5.0, "iterations": 50},
-    "dladmm": {"penalty": 1e-6, "iterations": 50},
-    **{name: {"learning_rate": rate, "batch_size": None, "epochs": 10} for name, rate in LEARNING_RATES.items()},
+    "bcd": {"proximity": defaults.BCD_PROXIMITY, "iterations": defaults.ITERATIONS},
+    "dladmm": {"penalty": defaults.DLADMM_PENALTY, "iterations": defaults.ITERATIONS},
+    **{
+        name: {"learning_rate": rate, "batch_size": None, "epochs": defaults.EPOCHS}
+        for name, rate in LEARNING_RATES.items()
+    },
 }
 """Name of a method to the settings that it has and others have not, and what they are where nobody says."""
-OF_NETWORKS = {"step": 0.25, "proximity": 1.0}  # of minibatch, where the model is more than a perceptron
 METHODS = tuple(DEFAULTS)
 OURS = ("minibatch", "ipdlam", "dlam")  # the others are what these are held to
 OWN = tuple(dict.fromkeys(name for settings in DEFAULTS.values() for name in settings))
@@ -94,6 +96,13 @@ DTYPES = ("float32", "float64")
 TASKS = ("auto", "classification", "regression")
 CHECKPOINTS = ("exact", "light", "none")
 THEN_EPOCHS = 50
+
+USUAL_RATE = LEARNING_RATES[defaults.OPTIMIZER]
+RATES = ", ".join(
+    [*(f"{name} {rate:g}" for name, rate in LEARNING_RATES.items() if rate != USUAL_RATE), f"others {USUAL_RATE:g}"]
+)
+BATCHES = f"{defaults.BATCH_SIZE}, or {defaults.BATCH_SIZE_OF_FEW} below {defaults.FEW_SAMPLES} samples"
+"""Defaults in words, for ``--help``."""
 
 DATA, NETWORK, METHOD, RUN, OUTPUT = "Data", "Network", "Method", "Run", "Output"
 # What an earlier run may go on with otherwise; that its data are the same is seen from the data themselves.
@@ -172,7 +181,7 @@ class TrainConfig:
         f"dladmm; or by back-propagation {', '.join(LEARNING_RATES)} "
         "[default: minibatch; ipdlam if --iterations or another setting of its own is given]",
     )
-    loss: str = setting("squared", METHOD, ", ".join(LOSSES))
+    loss: str = setting(defaults.LOSS, METHOD, ", ".join(LOSSES))
     regularizer: str | None = setting(None, METHOD, ", ".join(REGULARIZERS))
     regularizer_strength: float | None = setting(None, METHOD, "its strength, for each sample and unit of penalty")
     inertia: tuple[float, ...] | None = setting(
@@ -189,17 +198,13 @@ class TrainConfig:
     penalty_max: float | None = setting(None, METHOD, "the upper bound of the penalty")
     order: str | None = setting(None, METHOD, f"{', '.join(ORDERS)}, or every block: z2,W2,a1,z1,W1")
     chunk_size: int | None = setting(None, METHOD, "samples visited at a time [default: as suits the cache]")
-    batch_size: int | None = setting(
-        None, METHOD, "of minibatch and the optimizers [default: 512, or 64 below 10000 samples]"
-    )
-    learning_rate: float | None = setting(
-        None, METHOD, "of an optimizer [default: sgd 0.05, adagrad 0.01, adadelta 1, others 0.001]"
-    )
+    batch_size: int | None = setting(None, METHOD, f"of minibatch and the optimizers [default: {BATCHES}]")
+    learning_rate: float | None = setting(None, METHOD, f"of an optimizer [default: {RATES}]")
     step: float | None = setting(
         None,
         METHOD,
         "of minibatch: change of outputs by a batch, in their size, times the root of the number of layers "
-        "[default: 0.5; 0.25 for a --network]",
+        f"[default: {defaults.PERCEPTRON['step']:g}; {defaults.NETWORK['step']:g} for a --network]",
     )
     rank: int | None = setting(None, METHOD, "of minibatch: how many directions of a layer's inputs its metric knows")
     weight_decay: float | None = setting(None, METHOD, "of minibatch: its part of a step shrinks the weights")
@@ -213,10 +218,8 @@ class TrainConfig:
     )
     then: str | None = setting(None, RUN, f"go on with an optimizer: {', '.join(LEARNING_RATES)}")
     then_epochs: int | None = setting(None, RUN, f"epochs of the optimizer [default: {THEN_EPOCHS}]")
-    then_learning_rate: float | None = setting(
-        None, RUN, "its rate [default: sgd 0.05, adagrad 0.01, adadelta 1, others 0.001]"
-    )
-    then_batch_size: int | None = setting(None, RUN, "its batches [default: 512, or 64 below 10000 samples]")
+    then_learning_rate: float | None = setting(None, RUN, f"its rate [default: {RATES}]")
+    then_batch_size: int | None = setting(None, RUN, f"its batches [default: {BATCHES}]")
     restore_best: bool = setting(False, RUN, "keep the weights of the best score instead of the last ones")
     patience: int | None = setting(None, RUN, "stop after so many evaluations without a better score")
     target_score: float | None = setting(None, RUN, "stop at this accuracy (or minus loss)")
@@ -352,7 +355,7 @@ class TrainConfig:
         given = {name: getattr(self, name) for name in DEFAULTS[self.chosen]}
         usual = DEFAULTS[self.chosen]
         if self.network is not None and "step" in usual:
-            usual = {**usual, **OF_NETWORKS}
+            usual = {**usual, **defaults.NETWORK}
         return {name: usual[name] if value is None else value for name, value in given.items()}
 
     def resolved(self) -> TrainConfig:

@@ -18,39 +18,29 @@ from ipdlam.runs.config import ConfigError, TrainConfig, read_toml
 from ipdlam.training.history import History, Record, plain
 
 
+class Inside:
+    """The path of something in the folder of a run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Paths of one run, and the little that is written to them directly."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def history(self) -> Path:
-        return self.path / "history.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model.safetensors"
-
-    @property
-    def curves(self) -> Path:
-        return self.path / "curves.png"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
+    config = Inside("config.toml")
+    environment = Inside("environment.json")
+    history = Inside("history.jsonl")
+    checkpoints = Inside("checkpoints")
+    model = Inside("model.safetensors")
+    curves = Inside("curves.png")
+    summary = Inside("summary.json")
 
     @classmethod
     def new(cls, config: TrainConfig) -> RunFolder:

@@ -26,6 +26,7 @@ from typing_extensions import ParamSpec, Self
 from ipdlam.checkpoint.format import Checkpoint, refuse_differences
 from ipdlam.checkpoint.together import read_together, write_together
 from ipdlam.checks import check_integer, differences
+from ipdlam.defaults import EPOCHS, ITERATIONS
 from ipdlam.distributed.agreement import refuse_mismatch
 from ipdlam.distributed.group import SERIAL, Group, current_group, uninterrupted
 from ipdlam.errors import CheckpointError, DivergenceError
@@ -388,19 +389,19 @@ class Trainer(ABC, Generic[S]):
         validation_data: ValidationData | None,
         callbacks: Iterable[Callback],
         verbose: bool,
-        **stopping: Any,
+        *stopping: Any,
     ) -> History:
         """Begin a run and go on with it; what says when it ends is refused before the data are looked at."""
         with self._meeting_others():
-            until, checked = Stopping(**stopping), check_callbacks(callbacks)
+            until, checked = Stopping(*stopping), check_callbacks(callbacks)
         self.start(X, y, sample_weight=sample_weight, validation_data=validation_data)
         return self._go_on_watched(until, checked, verbose)
 
-    def _continue_fit(self, more: int, callbacks: Iterable[Callback], verbose: bool, **stopping: Any) -> History:
+    def _continue_fit(self, callbacks: Iterable[Callback], verbose: bool, more: int, *stopping: Any) -> History:
         """Go on with a run for so many ``more`` iterations."""
         with self.group.telling():
             done = len(self._whole_state().history)
-            until = Stopping(done + check_integer(f"{self.unit}s", more, 0), **stopping)
+            until = Stopping(done + check_integer(f"{self.unit}s", more, 0), *stopping)
         return self._go_on_watched(until, callbacks, verbose)
 
     def _go_on_watched(self, until: Stopping, callbacks: Iterable[Callback], verbose: bool) -> History:
@@ -493,7 +494,7 @@ class CountsIterations(Trainer[S]):
         X: ArrayLike,
         y: ArrayLike | None = None,
         *,
-        iterations: int = 50,
+        iterations: int = ITERATIONS,
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
         restore_best: bool = False,
@@ -513,25 +514,14 @@ class CountsIterations(Trainer[S]):
         on from the last iterate, also after ``restore_best``, but not after a Ctrl-C in the middle of an iteration: z
         and a are then half-way, and ``start`` begins anew from the weights, or :meth:`load` from a checkpoint.
         """
-        return self._fit(
-            X,
-            y,
-            sample_weight,
-            validation_data,
-            callbacks,
-            verbose,
-            iterations=iterations,
-            restore_best=restore_best,
-            patience=patience,
-            target_score=target_score,
-            evaluate_every=evaluate_every,
-        )
+        stopping = (iterations, restore_best, patience, target_score, evaluate_every)
+        return self._fit(X, y, sample_weight, validation_data, callbacks, verbose, *stopping)
 
     @counting("iterations", other="epochs")
     def continue_fit(
         self,
         *,
-        iterations: int = 50,
+        iterations: int = ITERATIONS,
         restore_best: bool = False,
         patience: int | None = None,
         target_score: float | None = None,
@@ -540,15 +530,8 @@ class CountsIterations(Trainer[S]):
         verbose: bool = False,
     ) -> History:
         """Up to ``iterations`` more steps of the run that ``fit``, ``start`` or ``load`` left; otherwise as ``fit``."""
-        return self._continue_fit(
-            iterations,
-            callbacks,
-            verbose,
-            restore_best=restore_best,
-            patience=patience,
-            target_score=target_score,
-            evaluate_every=evaluate_every,
-        )
+        stopping = (iterations, restore_best, patience, target_score, evaluate_every)
+        return self._continue_fit(callbacks, verbose, *stopping)
 
     def step(self, *, evaluate: bool = True) -> Record:
         """One iteration; ``evaluate`` runs the model on the data for the record's losses and accuracies.
@@ -573,7 +556,7 @@ class CountsEpochs(Trainer[S]):
         X: ArrayLike | Loader,
         y: ArrayLike | None = None,
         *,
-        epochs: int = 10,
+        epochs: int = EPOCHS,
         sample_weight: ArrayLike | None = None,
         validation_data: ValidationData | None = None,
         restore_best: bool = False,
@@ -594,25 +577,14 @@ class CountsEpochs(Trainer[S]):
         """
         with self._meeting_others():
             check_integer("epochs", epochs, 0)
-        return self._fit(
-            X,
-            y,
-            sample_weight,
-            validation_data,
-            callbacks,
-            verbose,
-            iterations=epochs,
-            restore_best=restore_best,
-            patience=patience,
-            target_score=target_score,
-            evaluate_every=evaluate_every,
-        )
+        stopping = (epochs, restore_best, patience, target_score, evaluate_every)
+        return self._fit(X, y, sample_weight, validation_data, callbacks, verbose, *stopping)
 
     @counting("epochs", other="iterations")
     def continue_fit(
         self,
         *,
-        epochs: int = 10,
+        epochs: int = EPOCHS,
         restore_best: bool = False,
         patience: int | None = None,
         target_score: float | None = None,
@@ -625,15 +597,8 @@ class CountsEpochs(Trainer[S]):
         As far as the steps were planned they go on descending; beyond, :class:`ipdlam.MiniBatchIPDLAM` lets them rise
         again and descend over the new epochs.
         """
-        return self._continue_fit(
-            epochs,
-            callbacks,
-            verbose,
-            restore_best=restore_best,
-            patience=patience,
-            target_score=target_score,
-            evaluate_every=evaluate_every,
-        )
+        stopping = (epochs, restore_best, patience, target_score, evaluate_every)
+        return self._continue_fit(callbacks, verbose, *stopping)
 
 
 def saved_as(checkpoint: Checkpoint) -> str:

@@ -9,6 +9,7 @@ from ipdlam.experiments.claims import (
     CLEAR,
     FAILS,
     HOLDS,
+    LEAD,
     READING,
     UNMEASURED,
     Claim,
@@ -90,8 +91,8 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     claim = "What is minimised measures progress: while the gaps close, the network gets better"
     paper = "objective and accuracy shown side by side, both improving"
     rule = (
-        "Where the gaps have closed, the last iterate has to be more than half a point better than the first that was "
-        "evaluated, and at most half a point below the best. With gaps that did not close there is nothing to judge."
+        f"Where the gaps have closed, the last iterate has to be more than {LEAD} better than the first that was "
+        f"evaluated, and at most {LEAD} below the best. With gaps that did not close there is nothing to judge."
     )
     if PLAIN not in at:
         return [unmeasured(claim, paper, READING, rule=rule)]

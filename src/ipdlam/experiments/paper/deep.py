@@ -8,6 +8,7 @@ from typing import Any
 from ipdlam.experiments.claims import (
     CLOSE,
     LEARNED,
+    NEAR,
     NOT_RUN,
     READING,
     Claim,
@@ -107,7 +108,7 @@ def panels(specs: Sequence[RunSpec]) -> list[Panel]:
 
 RULE = (
     f"For each activation the best test accuracy of iPDLAM has to be over {percent(LEARNED)}, which is more than "
-    "guessing, and more than a point above both optimizers. It holds if that is so for all three activations, and "
+    f"guessing, and more than {NEAR} above both optimizers. It holds if that is so for all three activations, and "
     "partly if for some."
 )
 
@@ -187,7 +188,7 @@ EXPERIMENT = Experiment(
     "iteration visits the data once for every layer, an epoch once. SGD at rate "
     f"{dict(METHODS['sgd'])['learning_rate']}, Adam at {dict(METHODS['adam'])['learning_rate']}, batches of "
     f"{dict(METHODS['adam'])['batch_size']}. The accuracies are the best of a run; what has not learned more than "
-    f"{percent(LEARNED)} is ahead of nothing, and a lead is one of more than a point.",
+    f"{percent(LEARNED)} is ahead of nothing, and a lead is one of more than {NEAR}.",
     runs,
     rows,
     (

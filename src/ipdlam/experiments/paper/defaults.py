@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipdlam.experiments.claims import Claim, Row, ahead, by, compared, judged, said, unmeasured
+from ipdlam.experiments.claims import LEAD, Claim, Row, ahead, by, compared, judged, said, unmeasured
 from ipdlam.experiments.paper.setup import LETTER, datasets, ipdlam
 from ipdlam.experiments.spec import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, titled
 
@@ -97,7 +97,7 @@ def penalties(table: Sequence[Row]) -> Claim:
     claim = "The default penalty serves whatever the initial weights are: from its worst ones no other ends ahead of it"
     rule = (
         "Every penalty is judged by the initial weights from which it ends worst. The default must not be more than "
-        "half a point behind any other there. It holds if that is so of all others, and partly if of some."
+        f"{LEAD} behind any other there. It holds if that is so of all others, and partly if of some."
     )
     made = {variant: mine for variant, mine in by("variant", table).items() if len(mine) == len(INITIALISATIONS)}
     if DEFAULT not in made:
@@ -119,7 +119,7 @@ def weights(of_shape: Mapping[tuple[str, int], Sequence[Row]]) -> Claim:
     """Of networks for which one of the kinds was not run nothing is known."""
     claim = "The default initial weights serve whatever the network is: no other kind ends ahead of them"
     rule = (
-        "In every network each other kind of initial weights must not end more than half a point ahead of the default. "
+        f"In every network each other kind of initial weights must not end more than {LEAD} ahead of the default. "
         "It holds if that is so of all pairs, and partly if of some."
     )
     tests: list[bool | None] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ipdlam.experiments.claims import CLOSE, PARTS, UNMEASURED, Claim, Row, alike, judged, spread, unmeasured
+from ipdlam.experiments.claims import CLOSE, NEAR_ONE, PARTS, UNMEASURED, Claim, Row, alike, judged, spread, unmeasured
 from ipdlam.experiments.paper.setup import CHOSEN, Reading, datasets, ipdlam
 from ipdlam.experiments.spec import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, three_panels
 
@@ -36,7 +36,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
     """The paper: all five behave alike."""
     claim, paper = "The algorithm is insensitive to delta", "very similar for 0.1, 0.2, 0.3, 0.4 and 1"
     rule = (
-        "The best test accuracies of the five runs have to lie within one point, and so have the last ones, and the "
+        f"The best test accuracies of the five runs have to lie within {NEAR_ONE}, and so have the last ones, and the "
         f"last training accuracies. {PARTS}"
     )
     if not table:

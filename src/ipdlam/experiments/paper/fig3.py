@@ -12,7 +12,10 @@ from ipdlam.experiments.claims import (
     FAILS,
     FIRST,
     HOLDS,
+    LEAD,
     LEARNED,
+    NEAR,
+    NEAR_ONE,
     PAPER,
     PARTS,
     READING,
@@ -156,9 +159,9 @@ def fewer_iterations(kind: str, key: str) -> OfAll:
         f"It takes fewer iterations to reach the same {kind} accuracy",
         "fewer",
         lambda mine, row: earlier(mine, row, key),
-        lambda mine: f"a point below its best after {when(mine, key)} iterations; ",
+        lambda mine: f"{NEAR} below its best after {when(mine, key)} iterations; ",
         lambda row: when(row, key),
-        f"The level is a point below the best {kind} accuracy of iPDLAM. {FIRST}",
+        f"The level is {NEAR} below the best {kind} accuracy of iPDLAM. {FIRST}",
     )
 
 
@@ -235,7 +238,7 @@ OF_ALL = (
         led,
         lambda mine: "its smallest lead in test accuracy (in training accuracy), in points, is on ",
         lambda row: f"{lead(row, 'smallest_test_lead')} ({lead(row, 'smallest_train_lead')})",
-        "Its smallest lead, in test and in training accuracy, has to be more than half a point, among the iterations "
+        f"Its smallest lead, in test and in training accuracy, has to be more than {LEAD}, among the iterations "
         "after which both were evaluated.",
     ),
     OfAll(
@@ -244,15 +247,15 @@ OF_ALL = (
         lambda mine, row: compared(lambda ours, theirs: not ahead(ours, theirs), mine, row, "train_accuracy"),
         lambda mine: f"at the end {said(mine, 'train_accuracy')}; ",
         lambda row: said(row, "train_accuracy"),
-        "It must not end more than half a point ahead.",
+        f"It must not end more than {LEAD} ahead.",
     ),
     OfAll(
         "It is the fastest to be stable",
         "the fastest",
         lambda mine, row: earlier(mine, row, "stable_iteration"),
-        lambda mine: f"within a point of its end from iteration {when(mine, 'stable_iteration')} on; ",
+        lambda mine: f"within {NEAR} of its end from iteration {when(mine, 'stable_iteration')} on; ",
         lambda row: when(row, "stable_iteration"),
-        f"Stable is from where the test accuracy stays within a point of the last one. {FIRST}",
+        f"Stable is from where the test accuracy stays within {NEAR} of the last one. {FIRST}",
     ),
     fewer_iterations("training", "train_level_iteration"),
     fewer_iterations("test", "level_iteration"),
@@ -263,8 +266,8 @@ def few(mine: Row | None) -> Claim:
     """Quite good parameters, early: close to its best and, at the paper's size, to the paper's accuracy."""
     claim, words = f"It learns quite good parameters in fewer than {FEW} iterations", f"fewer than {FEW}"
     rule = (
-        f"Before iteration {FEW} the test accuracy has to be within a point of its best and, in a network of the "
-        f"paper's size, at most a point below the printed one. {PARTS}"
+        f"Before iteration {FEW} the test accuracy has to be within {NEAR} of its best and, in a network of the "
+        f"paper's size, at most {NEAR} below the printed one. {PARTS}"
     )
     if mine is None:
         return unmeasured(claim, words, rule=rule)
@@ -287,7 +290,7 @@ def not_converging(sgd: Row | None) -> Claim:
     """What the paper says of its figure: it does not converge where it learns nothing, or has not come to rest."""
     claim, paper = f"SGD fails to converge (at rate {PAPER_RATE})", "fails to converge"
     rule = (
-        "It holds if SGD diverges, does not learn more than guessing, or still changes by more than half a point in "
+        f"It holds if SGD diverges, does not learn more than guessing, or still changes by more than {LEAD} in "
         "the last tenth of its iterations."
     )
     if sgd is None:
@@ -337,7 +340,7 @@ def rates_alike(others: Mapping[Any, Sequence[Row]], rates: Sequence[float]) -> 
     """The paper tried other rates and saw nothing new; of a rate that was not run it is not known."""
     claim, paper = "Larger learning rates give similar results", "similar at 0.01 and 0.05"
     rule = (
-        "For each optimizer the best test accuracies at all rates have to lie within one point, and so have the "
+        f"For each optimizer the best test accuracies at all rates have to lie within {NEAR_ONE}, and so have the "
         f"training accuracies at the end. {PARTS}"
     )
     several = {method: rows for method, rows in others.items() if len(rows) > 1}

@@ -9,6 +9,7 @@ from ipdlam.experiments.claims import (
     CLOSE,
     FAILS,
     HOLDS,
+    NEAR_ONE,
     PARTS,
     READING,
     Claim,
@@ -62,7 +63,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
 def little_impact(table: Sequence[Row]) -> Claim:
     """Accuracies are alike, whatever the order."""
     claim, paper = "The order of the updates has little impact", "little impact"
-    rule = f"The best test accuracies of the three have to lie within one point, and so have the last ones. {PARTS}"
+    rule = f"The best test accuracies of the three have to lie within {NEAR_ONE}, and so have the last ones. {PARTS}"
     if len(table) < 2:
         return unmeasured(claim, paper, rule=rule)
     keys = ("best_test_accuracy", "test_accuracy")

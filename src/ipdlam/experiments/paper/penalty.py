@@ -8,6 +8,7 @@ from typing import Any
 
 from ipdlam.experiments.claims import (
     FIRST,
+    NEAR,
     Claim,
     Row,
     at_best,
@@ -122,7 +123,7 @@ def speed(at: Mapping[str, Row]) -> Claim:
     claim = "A penalty that starts small and grows gives further training speed"
     paper = "further training speed"
     rule = (
-        "The growing penalty has to reach the best test accuracy of a constant penalty of 10, less a point, in fewer "
+        f"The growing penalty has to reach the best test accuracy of a constant penalty of 10, less {NEAR}, in fewer "
         f"iterations than each of the two constant ones. {FIRST} It holds if it beats both, and partly if one."
     )
     if not {GROWING, CONSTANT} <= set(at):
@@ -133,7 +134,7 @@ def speed(at: Mapping[str, Row]) -> Claim:
     return Claim(
         claim,
         paper,
-        f"iterations to a point below the best test accuracy of a constant penalty of 10, {'; '.join(words)}",
+        f"iterations to {NEAR} below the best test accuracy of a constant penalty of 10, {'; '.join(words)}",
         judged([*tests, *[None] * (2 - len(tests))]),
         rule=rule,
     )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ipdlam.experiments.claims import (
+    LEAD,
+    NEAR,
     PARTS,
     READING,
     Claim,
@@ -136,7 +138,7 @@ def contribution(data: str, at: Mapping[float, Row]) -> Claim:
     paper = "contributes when 0 < alpha < 1"
     rule = (
         "Three things are asked at the last iteration: a smaller Phi, and a training and a test accuracy that are "
-        "higher by more than half a point than without inertia. Each is found if all nine inertias from 0.1 to 0.9 "
+        f"higher by more than {LEAD} than without inertia. Each is found if all nine inertias from 0.1 to 0.9 "
         f"have it. {PARTS}"
     )
     made = [at[value] for value in BETWEEN if value in at]
@@ -175,7 +177,7 @@ def gain(data: str, at: Mapping[float, Row]) -> Claim:
     claim, words = f"{data}: inertia helps. From 0.1 to 0.7 the objective falls and the test accuracy rises", ""
     rule = (
         "At the last iteration Phi has to be smaller at 0.7 than at 0.1, and the test accuracy higher by more than "
-        f"half a point. {PARTS}"
+        f"{LEAD}. {PARTS}"
     )
     if data in PRINTED:
         tests = " to ".join(percent(corrected(data, value)) for value in (0.1, 0.7))
@@ -215,9 +217,9 @@ def level(data: str, row: Row | None) -> list[Claim]:
     at_best_of = (f"{data}: with inertia 0.7 some iterate has the test accuracy of the table", percent(test))
     end_rule = (
         f"Phi has to be within a factor of ten of the printed one (as it is, for each sample, or at rho = {START}), "
-        f"training and test accuracy at most a point below the printed ones. {PARTS}"
+        f"training and test accuracy at most {NEAR} below the printed ones. {PARTS}"
     )
-    best_rule = "It holds if the best of the evaluated iterations is at most a point below the printed test accuracy."
+    best_rule = f"It holds if the best of the evaluated iterations is at most {NEAR} below the printed test accuracy."
     if row is None:
         return [unmeasured(*after_all, rule=end_rule), unmeasured(*at_best_of, READING, rule=best_rule)]
     at_end: list[bool | None] = [
@@ -251,7 +253,7 @@ def above_one(data: str, at: Mapping[float, Row]) -> Claim:
     claim = f"{data}: above inertia 1 the method performs poorly"
     paper = "performs poorly"
     rule = (
-        "1.1 and 1.2 each have to end more than half a point below every inertia from 0.1 to 0.9; a run that "
+        f"1.1 and 1.2 each have to end more than {LEAD} below every inertia from 0.1 to 0.9; a run that "
         f"overflowed is behind all that did not. {PARTS}"
     )
     if data in PRINTED:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ipdlam.experiments.claims import CLEAR, PARTS, READING, Claim, Row, divergence, judged, unmeasured, when
+from ipdlam.experiments.claims import CLEAR, LEAD, PARTS, READING, Claim, Row, divergence, judged, unmeasured, when
 from ipdlam.experiments.paper.setup import LETTER, datasets, ipdlam, optimizer
 from ipdlam.experiments.spec import OUTCOME, Column, Experiment, Panel, Results, RunResult, RunSpec, accuracy_row
 
@@ -100,7 +100,7 @@ def accuracy_gained(optimizer: str, row: Row | None) -> Claim:
     """The paper's advice, by what the network is worth in the end."""
     claim, paper = f"A first stage of iPDLAM pays before {optimizer}", "recommended at the first stage"
     rule = (
-        "With every seed the best test accuracy has to be higher by more than half a point than that of the optimizer "
+        f"With every seed the best test accuracy has to be higher by more than {LEAD} than that of the optimizer "
         f"alone, at equal passes over the data and in equal time. {PARTS}"
     )
     if row is None:
@@ -126,7 +126,7 @@ def time_saved(optimizer: str, row: Row | None) -> Claim:
     claim = f"A first stage of iPDLAM reduces the time that {optimizer} takes, and greatly"
     paper = "greatly reduces the total training time"
     rule = (
-        "Time is taken to within half a point of the best test accuracy of the optimizer alone. With every seed it has "
+        f"Time is taken to within {LEAD} of the best test accuracy of the optimizer alone. With every seed it has "
         f"to be reached more than {FASTER} times as fast (less may be the clock), greatly: more than {GREATLY:.0f} "
         f"times. {PARTS}"
     )
@@ -138,7 +138,7 @@ def time_saved(optimizer: str, row: Row | None) -> Claim:
     return Claim(
         claim,
         paper,
-        f"to within half a point of the best that {optimizer} has alone: {ours}, alone {alone}"
+        f"to within {LEAD} of the best that {optimizer} has alone: {ours}, alone {alone}"
         + ("" if speed is None else f"; {speed:.2f} times as fast")
         + (
             f", {slowest:.2f} with the slowest of {row['seeds']} seeds"

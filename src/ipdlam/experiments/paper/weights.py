@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ipdlam.experiments.claims import Claim, Row, ahead, by, compared, judged, reaches, said, unmeasured
+from ipdlam.experiments.claims import LEAD, Claim, Row, ahead, by, compared, judged, reaches, said, unmeasured
 from ipdlam.experiments.paper.defaults import LIBRARY, NOTHING, RIDGE
 from ipdlam.experiments.paper.setup import BATCH, LETTER, datasets, ipdlam
 from ipdlam.experiments.spec import OUTCOME, Column, Experiment, Panel, Results, RunSpec, accuracy_row, scores
@@ -92,7 +92,7 @@ def claims(table: Sequence[Row], scale: str) -> list[Claim]:
 def best_of_all(data: str, table: Sequence[Row]) -> Claim:
     """Held against every other variant, at the end."""
     claim = f"{data}: the default weight of the proximal terms of W and b serves: no other variant ends ahead of it"
-    rule = "Ahead means by more than half a point of test accuracy, after the last iteration."
+    rule = f"Ahead means by more than {LEAD} of test accuracy, after the last iteration."
     at = {row["variant"]: row for row in table}
     if default() not in at or len(at) < 2:
         return unmeasured(claim, NOTHING, LIBRARY, rule=rule)
