@@ -514,7 +514,6 @@ def test_the_defaults_are_those_of_the_trainer():
 
     from ipdlam import IPDLAM, MiniBatchIPDLAM, defaults
     from ipdlam.minibatch.batch import default_batch_size
-    from ipdlam.minibatch.trainer import NETWORK, PERCEPTRON
 
     parameters = inspect.signature(IPDLAM).parameters
     made = TrainConfig(method="ipdlam").resolved()
@@ -528,9 +527,9 @@ def test_the_defaults_are_those_of_the_trainer():
     made = TrainConfig(method="minibatch").resolved()
     for name in ("penalty", "rank", "weight_decay", "batch_size", "chunk_size", "seed"):
         assert getattr(made, name) == parameters[name].default, name
-    assert {"step": made.step, "proximity": made.proximity} == PERCEPTRON
+    assert {"step": made.step, "proximity": made.proximity} == defaults.PERCEPTRON
     of_network = TrainConfig(method="minibatch", network="cnn").resolved()
-    assert {"step": of_network.step, "proximity": of_network.proximity} == NETWORK
+    assert {"step": of_network.step, "proximity": of_network.proximity} == defaults.NETWORK
     few = defaults.FEW_SAMPLES
     assert (default_batch_size(few), default_batch_size(few - 1)) == (defaults.BATCH_SIZE, defaults.BATCH_SIZE_OF_FEW)
     assert made.inertia == (parameters["inertia"].default,)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 from typing_extensions import Self
 
+from ipdlam import defaults
 from ipdlam.estimators.parameters import uses_batches
 from ipdlam.estimators.perceptron import Perceptron
 from ipdlam.estimators.scaling import Array
@@ -121,10 +122,10 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         categorical_features: Any = "from_dtype",
         n_members: int = 1,
         class_weight: Any = None,
-        step: float = 0.5,
-        inertia: float = 0.7,
+        step: float = defaults.PERCEPTRON["step"],
+        inertia: float = defaults.INERTIA,
         proximity: float | None = None,
-        penalty: float = 0.1,
+        penalty: float = defaults.PENALTY,
     ) -> None:
         super().__init__(
             hidden_layer_sizes,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
+from ipdlam import defaults
 from ipdlam.checks import check_integer, check_number
 from ipdlam.fullbatch.trainer import IPDLAM
 from ipdlam.minibatch.batch import default_batch_size
@@ -47,10 +48,10 @@ class Parameters(BaseEstimator):
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_members: int = 1,
-        step: float = 0.5,
-        inertia: float = 0.7,
+        step: float = defaults.PERCEPTRON["step"],
+        inertia: float = defaults.INERTIA,
         proximity: float | None = None,
-        penalty: float = 0.1,
+        penalty: float = defaults.PENALTY,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from typing_extensions import Self
 
+from ipdlam import defaults
 from ipdlam.checks import check_number
 from ipdlam.estimators.parameters import uses_batches
 from ipdlam.estimators.perceptron import Perceptron
@@ -56,10 +57,10 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_members: int = 1,
-        step: float = 0.5,
-        inertia: float = 0.7,
+        step: float = defaults.PERCEPTRON["step"],
+        inertia: float = defaults.INERTIA,
         proximity: float | None = None,
-        penalty: float = 0.1,
+        penalty: float = defaults.PENALTY,
     ) -> None:
         super().__init__(
             hidden_layer_sizes,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ipdlam.defaults import BATCH_SIZE, BATCH_SIZE_OF_FEW, FEW_SAMPLES
 from ipdlam.distributed.group import SERIAL, Group
 from ipdlam.network.graph import Graph
 from ipdlam.network.samples import INTEGERS, ArrayLike, Loader, Samples, as_tensor, as_words
@@ -180,7 +181,7 @@ def check_kinds(network: Graph, x: ArrayLike, y: ArrayLike, sample_weight: Array
 
 def default_batch_size(samples: int) -> int:
     """Samples to a batch when the user does not say: enough batches to an epoch, where there are few samples."""
-    return 512 if samples >= 10000 else 64
+    return BATCH_SIZE if samples >= FEW_SAMPLES else BATCH_SIZE_OF_FEW
 
 
 def length_of(loader: Loader) -> int | None:

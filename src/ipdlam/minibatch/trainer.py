@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
+from ipdlam import defaults
 from ipdlam.checks import check_integer, check_seed
 from ipdlam.distributed.agreement import divide
 from ipdlam.distributed.group import Span, uninterrupted
@@ -34,8 +35,6 @@ from ipdlam.training.trainer import CountsEpochs
 
 STARTS = ("auto", "rescale", "keep")
 BAD_BATCHES = ("refuse", "skip")
-# Where nobody says; the second for models that are more than perceptrons.
-PERCEPTRON, NETWORK = {"step": 0.5, "proximity": 3.0}, {"step": 0.25, "proximity": 1.0}
 
 
 class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
@@ -110,14 +109,14 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         self,
         model: nn.Module,
         *,
-        loss: str | Loss = "squared",
+        loss: str | Loss = defaults.LOSS,
         step: float | None = None,
-        inertia: float = 0.7,
+        inertia: float = defaults.INERTIA,
         proximity: float | None = None,
-        penalty: float = 0.1,
+        penalty: float = defaults.PENALTY,
         penalty_growth: float = 1e4,
-        rank: int = 64,
-        weight_decay: float = 0.0,
+        rank: int = defaults.RANK,
+        weight_decay: float = defaults.WEIGHT_DECAY,
         batch_size: int | None = None,
         seed: int = 0,
         start: str = "auto",
@@ -127,7 +126,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     ) -> None:
         super().__init__(model)
         self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
-        usual = PERCEPTRON if self.network.chain is not None else NETWORK
+        usual = defaults.PERCEPTRON if self.network.chain is not None else defaults.NETWORK
         step, proximity = (
             usual["step"] if step is None else step,
             usual["proximity"] if proximity is None else proximity,
