@@ -2,7 +2,8 @@
 
     python benchmarks/convolutions.py step                 # the CNN, VGG-5 and ResNet-8; ratios, taken in turns
     python benchmarks/convolutions.py accuracy             # the CNN on Fashion-MNIST and MNIST, 3 epochs, 3 seeds
-    python benchmarks/convolutions.py cifar                # ResNet-8 with crop and flip, ours beside AdamW and SGD
+    python benchmarks/convolutions.py tune                 # rates of AdamW and SGD on held-out images of CIFAR-10
+    python benchmarks/convolutions.py cifar                # ResNet-8 with crop and flip, ours beside the tuned ones
 
 The data are found through IPDLAM_DATA. Results go to results/convolutions.json; what is there is not made again.
 """
@@ -38,7 +39,7 @@ def read(output: Path) -> dict[str, Any]:
 
 def write(output: Path, key: str, rows: Any, **more: Any) -> None:
     """Add to the results; every part has the environment it was made in."""
-    found = {"command": "python benchmarks/convolutions.py step, accuracy and cifar", **read(output)}
+    found = {**read(output), "command": "python benchmarks/convolutions.py step, accuracy, tune and cifar"}
     found[key] = {"environment": environment(), **more, "rows": rows}
     output.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -217,24 +218,71 @@ def one_cycle(name: str, rate: float, model: nn.Module, steps: int) -> tuple[Any
     return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.2)
 
 
-def train_peer(name: str, rate: float, model: nn.Module, loader: Augmented, epochs: int) -> float:
-    """Back-propagation under the same plan; the seconds it took."""
+def train_peer(name: str, rate: float, model: nn.Module, loader: Augmented, epochs: int) -> None:
+    """Back-propagation under the same plan."""
     model.to(memory_format=torch.channels_last)
     optimizer, schedule = one_cycle(name, rate, model, epochs * len(loader))
-    started = time.perf_counter()
     for _ in range(epochs):
         for x, y in loader:
             optimizer.zero_grad(set_to_none=True)
             nn.functional.cross_entropy(model(x.contiguous(memory_format=torch.channels_last)), y).backward()
             optimizer.step()
             schedule.step()
-    return time.perf_counter() - started
+
+
+HELD_OUT, TUNING_SEED = 5000, 100  # the last training images; no reported run has this seed
+RATES = {"adamw": (0.003, 0.01, 0.03), "sgd": (0.1, 0.3, 1.0)}  # to begin with
+GRID = [float(f"{digit}e{power}") for power in range(-7, 4) for digit in (1, 3)]
+
+
+def next_rate(tried: dict[float, float]) -> float | None:
+    """What to try next, where the best rate so far is at an edge of what was tried."""
+    best = GRID.index(max(tried, key=lambda rate: tried[rate]))
+    neighbours = GRID[max(best - 1, 0) : best + 2]
+    return next((rate for rate in neighbours if rate not in tried), None)
+
+
+def tune(output: Path, network: str, epochs: int, batch: int, limit: int | None) -> None:
+    """The rates of the optimizers on held-out training images; grids grow until the best rate is inside."""
+    X, y, _, _ = cifar(limit)
+    held_out = min(HELD_OUT, len(y) // 5)
+    rows = read(output).get("tune", {}).get("rows", [])
+    for name, rates in RATES.items():
+        waiting: list[float] = list(rates)
+        while waiting:
+            rate = waiting.pop(0)
+            key = {"network": network, "method": name, "rate": rate, "epochs": epochs, "batch": batch}
+            if not any(key.items() <= row.items() for row in rows):
+                model = make(network, TUNING_SEED)
+                train_peer(name, rate, model, Augmented(X[:-held_out], y[:-held_out], batch, TUNING_SEED), epochs)
+                rows.append({**key, "held_out": accuracy(model, X[-held_out:], y[-held_out:])})
+                print(json.dumps(rows[-1]), flush=True)
+                write(output, "tune", rows, samples=len(y) - held_out, held_out=held_out, seed=TUNING_SEED)
+            if not waiting:
+                following = next_rate(tried(rows, network, name))
+                waiting = [] if following is None else [following]
+
+
+def tried(rows: list[dict[str, Any]], network: str, method: str) -> dict[float, float]:
+    """The held-out accuracy of every rate."""
+    mine = [row for row in rows if (row["network"], row["method"]) == (network, method)]
+    return {row["rate"]: row["held_out"] for row in mine}
+
+
+def tuned_methods(output: Path, network: str) -> list[str]:
+    """Ours with its defaults, and each optimizer at its best rate."""
+    rows = read(output).get("tune", {}).get("rows", [])
+    found = {name: tried(rows, network, name) for name in RATES}
+    if not all(found.values()):
+        sys.exit(f"no rates for {network} in {output}: run convolutions.py tune first, or give --methods")
+    best = {name: max(rates, key=lambda rate: rates[rate]) for name, rates in found.items()}
+    return ["ours", *(f"{name}={rate:g}" for name, rate in best.items())]
 
 
 def measure_cifar(
     output: Path, network: str, methods: list[str], epochs: int, batch: int, seed: int, limit: int | None
 ) -> None:
-    """``methods`` are ours, or an optimizer and its rate: adamw=0.01."""
+    """``methods`` are ours, or an optimizer and its rate: adamw=0.01. Seconds are those of the processor."""
     X, y, X_test, y_test = cifar(limit)
     rows = read(output).get("cifar", {}).get("rows", [])
     for method in methods:
@@ -242,21 +290,23 @@ def measure_cifar(
         if any(key.items() <= row.items() for row in rows):
             continue
         model, loader = make(network, seed), Augmented(X, y, batch, seed)
+        started = time.process_time()
         if method.startswith("ours"):
             own = {name: float(value) for name, _, value in (part.partition("=") for part in method.split(",")[1:])}
             trainer = ipdlam.MiniBatchIPDLAM(model, loss="cross_entropy", **own)  # type: ignore[arg-type]
-            seconds = trainer.fit(loader, epochs=epochs)[-1].seconds
+            trainer.fit(loader, epochs=epochs)
         else:
             name, _, rate = method.partition("=")
-            seconds = train_peer(name, float(rate), model, loader, epochs)
-        rows.append({**key, "test": accuracy(model, X_test, y_test), "seconds": seconds})
+            train_peer(name, float(rate), model, loader, epochs)
+        seconds = time.process_time() - started
+        rows.append({**key, "test": accuracy(model, X_test, y_test), "processor_seconds": seconds})
         print(json.dumps(rows[-1]), flush=True)
         write(output, "cifar", rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("step", "accuracy", "cifar"))
+    parser.add_argument("what", choices=("step", "accuracy", "tune", "cifar"))
     parser.add_argument("--networks", default="cnn,vgg5,resnet8")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--batch", type=int)
@@ -265,7 +315,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--methods", default="ours,adamw=0.003,adamw=0.01,sgd=0.1,sgd=0.4")
+    parser.add_argument("--methods", help="such as 'ours;adamw=0.003'; by default ours and what tune found best")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.what == "step":
@@ -275,9 +325,11 @@ def main() -> None:
     else:
         network = given.networks if "," not in given.networks else "resnet8"
         batch = given.batch or 512
-        measure_cifar(
-            given.output, network, given.methods.split(";"), given.epochs or 10, batch, given.seed, given.limit
-        )
+        if given.what == "tune":
+            tune(given.output, network, given.epochs or 2, batch, given.limit)
+        else:
+            methods = given.methods.split(";") if given.methods else tuned_methods(given.output, network)
+            measure_cifar(given.output, network, methods, given.epochs or 10, batch, given.seed, given.limit)
 
 
 if __name__ == "__main__":
