@@ -372,7 +372,7 @@ class Stepper:
             if not layer.trains:
                 continue
             x = passed.inputs(layer)[0]
-            a = layer.memory_rows(x, self.batches)
+            a = layer.memory_rows(x, self.batches, part.rows, part.positions)
             each = max(1, len(a) // max(1, len(x)))  # rows of one sample
             share = None if len(x) != part.rows and part.positions is None else part.share
             if share is not None and each > 1:
@@ -609,7 +609,7 @@ class SizesAtStart:
         if number in self.graph.layer_at:
             l = self.graph.layer_at[number]
             refuse_weights(self.graph[l], len(output), self.part)
-            each = output[:1].numel() // len(self.graph.weight(l)) if len(output) else 1
+            each = math.prod(output.shape[1:]) // len(self.graph.weight(l))  # also where no sample is held here
             self.positions[l] = 0 if self.graph[l].diagonal else each
             self._add(True, l, output)
         elif number in self.graph.activations:
