@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
-from ipdlam.errors import SolveError, UnsupportedModelError
+from ipdlam.errors import SolveError
 from ipdlam.minibatch.batch import Measure, Part, part_of
 from ipdlam.minibatch.input_memory import InputMemory, WordMemory
 from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
@@ -260,8 +260,6 @@ class Stepper:
             directions[l] = self._direction(l, wish, passed, part)
 
         sweep(graph, passed, first, settings.proximity, self.reaches, part, receive)
-        if not self.batches:
-            self._refuse_unreached(directions)
         directions = self._of_all(directions, part)
         self._measured(directions, passed, part, counts)
         for l, direction in directions.items():
@@ -276,15 +274,6 @@ class Stepper:
         self.batches += 1
         self.intact = True
         return loss
-
-    def _refuse_unreached(self, directions: dict[int, Direction]) -> None:
-        """Refuse a model in which no wish reaches some layer that is to be trained."""
-        for l in self.network.numbers:
-            if self.network[l].trains and l not in directions:
-                raise UnsupportedModelError(
-                    f"{self.network.place(l)}: nothing that the loss wishes for reaches it, since what follows has no "
-                    "derivative; freeze it (requires_grad=False), or write forward otherwise"
-                )
 
     def _wanted(self, targets: Tensor, outputs: Tensor, progress: float, finite: bool) -> Tensor:
         """``z_L* - z_L``, as long as with the first penalty where the loss is squared."""
