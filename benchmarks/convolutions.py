@@ -2,6 +2,7 @@
 
     python benchmarks/convolutions.py step                 # the CNN, VGG-5 and ResNet-8; ratios, taken in turns
     python benchmarks/convolutions.py accuracy             # the CNN on Fashion-MNIST and MNIST, 3 epochs, 3 seeds
+    python benchmarks/convolutions.py ablate               # the CNN with one thing changed, on held-out training images
     python benchmarks/convolutions.py tune                 # rates of AdamW and SGD on held-out images of CIFAR-10
     python benchmarks/convolutions.py cifar                # ResNet-8 with crop and flip, ours beside the tuned ones
 
@@ -12,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,8 @@ import torch
 from torch import Tensor, nn
 
 import ipdlam
+from ipdlam.minibatch import step as stepping
+from ipdlam.minibatch.schedule import StepSchedule
 from ipdlam.network.architectures import ARCHITECTURES
 from ipdlam.runs.environment import environment
 
@@ -39,7 +45,7 @@ def read(output: Path) -> dict[str, Any]:
 
 def write(output: Path, key: str, rows: Any, **more: Any) -> None:
     """Add to the results; every part has the environment it was made in."""
-    found = {**read(output), "command": "python benchmarks/convolutions.py step, accuracy, tune and cifar"}
+    found = {**read(output), "command": "python benchmarks/convolutions.py step, accuracy, ablate, tune and cifar"}
     found[key] = {"environment": environment(), **more, "rows": rows}
     output.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -164,6 +170,101 @@ def measure_accuracy(output: Path, sets: list[str], seeds: int, epochs: int, lim
             rows.append({"data": name, "seed": seed, "epochs": epochs, "test": found, "seconds": history[-1].seconds})
             print(json.dumps(rows[-1]), flush=True)
             write(output, "accuracy", rows, samples=len(X), settings=trainer.settings_dict())
+
+
+# --- what pays --------------------------------------------------------------------------------------------------------
+
+CHECKED, ABLATION_SEEDS = 10000, (10, 11)  # the last training images; no reported run has these seeds
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "weight_decay 0.05": {"weight_decay": 0.05},
+    "weight_decay 0.1": {"weight_decay": 0.1},
+    "inertia 0.85": {"inertia": 0.85},
+    "batches of 256": {"batch_size": 256},
+    "batches of 1024, step 0.35": {"batch_size": 1024, "step": 0.35},
+}
+SHAPES_OF_DESCENT: dict[str, Callable[[float], float]] = {
+    "descent as a cosine": lambda progress: 0.5 + 0.5 * math.cos(math.pi * progress),
+    "descent to 0.3 instead of 0": lambda progress: 1.0 - 0.7 * progress,
+}
+AVERAGED = (0.1, 0.2, 0.33)  # last parts of the plan
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A schedule of steps that rises as ours does, and comes down in another way."""
+
+    shape: Callable[[float], float]
+
+    def at(self, batch: int, progress: float) -> float:
+        usual = StepSchedule().at(batch, progress)
+        return usual / (1.0 - progress) * self.shape(progress) if progress < 1.0 else self.shape(1.0)
+
+
+class Averages:
+    """Means of the weights over the last parts of a plan, taken beside a run that knows nothing of them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.counts = model, dict.fromkeys(AVERAGED, 0)
+        self.means = {part: torch.zeros_like(self.weights()) for part in AVERAGED}
+
+    def weights(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.model.parameters()).detach()
+
+    def take(self, progress: float) -> None:
+        for part, mean in self.means.items():
+            if progress >= 1.0 - part:
+                self.counts[part] += 1
+                mean.add_(self.weights() - mean, alpha=1.0 / self.counts[part])
+
+    def scores(self, X: Tensor, y: Tensor) -> dict[str, float]:
+        """The accuracy of each; the model has the last of them afterwards."""
+        found = {}
+        for part, mean in self.means.items():
+            nn.utils.vector_to_parameters(mean, self.model.parameters())
+            found[str(part)] = accuracy(self.model, X, y)
+        return found
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """``owner.name`` is another one for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def ablate(output: Path, data: str, epochs: int, limit: int | None) -> None:
+    """The CNN with one thing changed, scored on held-out training images."""
+    X, y, _, _ = images(data, limit)
+    checked = min(CHECKED, len(y) // 6)
+    X, y, X_checked, y_checked = X[:-checked], y[:-checked], X[-checked:], y[-checked:]
+    rows = read(output).get("ablate", {}).get("rows", [])
+    for seed in ABLATION_SEEDS:
+        for name in (*VARIANTS, *SHAPES_OF_DESCENT):
+            if any((row["variant"], row["seed"], row["epochs"]) == (name, seed, epochs) for row in rows):
+                continue
+            _, *shape = X.shape
+            model = make("cnn", seed, tuple(shape))  # type: ignore[arg-type]
+            averages, real = Averages(model), stepping.Stepper.update
+
+            def update(self: Any, batch: Any, progress: float, real: Any = real, taken: Any = averages.take) -> float:
+                loss = real(self, batch, progress)
+                taken(progress)
+                return float(loss)
+
+            descent = Descent(SHAPES_OF_DESCENT[name]) if name in SHAPES_OF_DESCENT else stepping.SCHEDULE
+            with replaced(stepping.Stepper, "update", update), replaced(stepping, "SCHEDULE", descent):
+                trainer = ipdlam.MiniBatchIPDLAM(model, seed=seed, **VARIANTS.get(name, {}))
+                history = trainer.fit(X, y, epochs=epochs, evaluate_every=epochs)
+            row = {"variant": name, "seed": seed, "epochs": epochs, "train": history[-1].train_accuracy}
+            end = accuracy(model, X_checked, y_checked)
+            rows.append({**row, "held_out": end, "averaged": averages.scores(X_checked, y_checked)})
+            print(json.dumps(rows[-1]), flush=True)
+            write(output, "ablate", rows, data=data, samples=len(y), held_out=checked)
 
 
 # --- CIFAR-10 ---------------------------------------------------------------------------------------------------------
@@ -306,7 +407,7 @@ def measure_cifar(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("step", "accuracy", "tune", "cifar"))
+    parser.add_argument("what", choices=("step", "accuracy", "ablate", "tune", "cifar"))
     parser.add_argument("--networks", default="cnn,vgg5,resnet8")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--batch", type=int)
@@ -322,6 +423,8 @@ def main() -> None:
         measure_steps(given.output, given.networks.split(","), given.rounds, given.batch)
     elif given.what == "accuracy":
         measure_accuracy(given.output, given.data.split(","), given.seeds, given.epochs or 3, given.limit)
+    elif given.what == "ablate":
+        ablate(given.output, given.data.split(",")[0], given.epochs or 3, given.limit)
     else:
         network = given.networks if "," not in given.networks else "resnet8"
         batch = given.batch or 512
