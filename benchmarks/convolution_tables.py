@@ -54,6 +54,8 @@ def ablation(found: dict, made: str) -> list[str]:
         f"{result['held_out']} others in %: mean (least … most) of the seeds, which are none of those above. The last "
         "columns score the mean of the weights over the last part of the plan instead of the last weights."
     )
+    if "note" in result:
+        words += f" Where these rows come from: {result['note']}."
     return [*lines, "", f"{words} {made}"]
 
 
@@ -75,7 +77,10 @@ def cifar(found: dict, made: str) -> list[str]:
         name = name.replace(",", ", ").replace("=", " ")
         about = "" if not rate else f"{rate}, tuned" if best.get(name) == float(rate) else f"{rate}, not tuned"
         lines.append(f"| {network} | {name} | {about} | {epochs} | {batch} | {len(tests)} | {spread(tests)} |")
-    words = "Crops and mirror images, cross-entropy. The optimizers have a one-cycle schedule, ours its defaults but for what is named."
+    words = (
+        "Crops and mirror images, cross-entropy. The optimizers have a one-cycle schedule, ours its defaults but for "
+        "what is named."
+    )
     if trials:
         tried = {
             method: ", ".join(

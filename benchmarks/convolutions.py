@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,17 +175,11 @@ def measure_accuracy(output: Path, sets: list[str], seeds: int, epochs: int, lim
 # --- what pays --------------------------------------------------------------------------------------------------------
 
 CHECKED, ABLATION_SEEDS = 10000, (10, 11)  # the last training images; no reported run has these seeds
-VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {  # settings of the trainer
     "as it is": {},
     "weight_decay 0.05": {"weight_decay": 0.05},
-    "weight_decay 0.1": {"weight_decay": 0.1},
     "inertia 0.85": {"inertia": 0.85},
     "batches of 256": {"batch_size": 256},
-    "batches of 1024, step 0.35": {"batch_size": 1024, "step": 0.35},
-}
-SHAPES_OF_DESCENT: dict[str, Callable[[float], float]] = {
-    "descent as a cosine": lambda progress: 0.5 + 0.5 * math.cos(math.pi * progress),
-    "descent to 0.3 instead of 0": lambda progress: 1.0 - 0.7 * progress,
 }
 AVERAGED = (0.1, 0.2, 0.33)  # last parts of the plan
 
@@ -199,6 +193,13 @@ class Descent:
     def at(self, batch: int, progress: float) -> float:
         usual = StepSchedule().at(batch, progress)
         return usual / (1.0 - progress) * self.shape(progress) if progress < 1.0 else self.shape(1.0)
+
+
+INSIDE: dict[str, dict[str, Any]] = {  # names in the module of the step
+    "descent as a cosine": {"SCHEDULE": Descent(lambda progress: 0.5 + 0.5 * math.cos(math.pi * progress))},
+    "descent to 0.3 instead of 0": {"SCHEDULE": Descent(lambda progress: 1.0 - 0.7 * progress)},
+    "convolutions alone are levelled": {"LEVELLING": 0.02},
+}
 
 
 class Averages:
@@ -244,7 +245,7 @@ def ablate(output: Path, data: str, epochs: int, limit: int | None) -> None:
     X, y, X_checked, y_checked = X[:-checked], y[:-checked], X[-checked:], y[-checked:]
     rows = read(output).get("ablate", {}).get("rows", [])
     for seed in ABLATION_SEEDS:
-        for name in (*VARIANTS, *SHAPES_OF_DESCENT):
+        for name in (*VARIANTS, *INSIDE):
             if any((row["variant"], row["seed"], row["epochs"]) == (name, seed, epochs) for row in rows):
                 continue
             _, *shape = X.shape
@@ -256,8 +257,10 @@ def ablate(output: Path, data: str, epochs: int, limit: int | None) -> None:
                 taken(progress)
                 return float(loss)
 
-            descent = Descent(SHAPES_OF_DESCENT[name]) if name in SHAPES_OF_DESCENT else stepping.SCHEDULE
-            with replaced(stepping.Stepper, "update", update), replaced(stepping, "SCHEDULE", descent):
+            with ExitStack() as changes:
+                changes.enter_context(replaced(stepping.Stepper, "update", update))
+                for inside, value in INSIDE.get(name, {}).items():
+                    changes.enter_context(replaced(stepping, inside, value))
                 trainer = ipdlam.MiniBatchIPDLAM(model, seed=seed, **VARIANTS.get(name, {}))
                 history = trainer.fit(X, y, epochs=epochs, evaluate_every=epochs)
             row = {"variant": name, "seed": seed, "epochs": epochs, "train": history[-1].train_accuracy}
