@@ -180,6 +180,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings of the trainer
     "weight_decay 0.05": {"weight_decay": 0.05},
     "inertia 0.85": {"inertia": 0.85},
     "batches of 256": {"batch_size": 256},
+    "batches of 256, convolutions alone are levelled": {"batch_size": 256},
 }
 AVERAGED = (0.1, 0.2, 0.33)  # last parts of the plan
 
@@ -199,6 +200,7 @@ INSIDE: dict[str, dict[str, Any]] = {  # names in the module of the step
     "descent as a cosine": {"SCHEDULE": Descent(lambda progress: 0.5 + 0.5 * math.cos(math.pi * progress))},
     "descent to 0.3 instead of 0": {"SCHEDULE": Descent(lambda progress: 1.0 - 0.7 * progress)},
     "convolutions alone are levelled": {"LEVELLING": 0.02},
+    "batches of 256, convolutions alone are levelled": {"LEVELLING": 0.02},
 }
 
 
@@ -245,7 +247,7 @@ def ablate(output: Path, data: str, epochs: int, limit: int | None) -> None:
     X, y, X_checked, y_checked = X[:-checked], y[:-checked], X[-checked:], y[-checked:]
     rows = read(output).get("ablate", {}).get("rows", [])
     for seed in ABLATION_SEEDS:
-        for name in (*VARIANTS, *INSIDE):
+        for name in dict.fromkeys((*VARIANTS, *INSIDE)):
             if any((row["variant"], row["seed"], row["epochs"]) == (name, seed, epochs) for row in rows):
                 continue
             _, *shape = X.shape

@@ -68,7 +68,7 @@ SMALL_BATCH = 8  # samples; directions of smaller ones are mostly noise, and ste
 LARGEST = 1e30  # of a step: beyond it float32 overflows
 GROWN_BY = 0.7  # of the plan: from there on the penalty has its last value
 GROWN_BATCHES = 1000  # the same where nothing is planned
-LEVELLING = 0.15  # of the products of a step: what levelled moves may cost
+LEVELLING = 0.2  # of the products of a step: what levelled moves may cost
 LEVEL_STEPS = 5
 FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
 
