@@ -403,7 +403,7 @@ def convolution_table(name: str) -> list[str]:
         return ["Not measured yet."]
     command = f"python benchmarks/convolutions.py {key}"
     made = origin({"command": command, "environment": found[key]["environment"]})
-    return convolution_tables.TABLES[name](found[key], made)
+    return convolution_tables.TABLES[name](found, made)
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {

@@ -10,6 +10,7 @@ import time
 import warnings
 
 import torch
+from torch import nn
 
 import ipdlam
 from ipdlam.distributed.group import current_group
@@ -39,6 +40,7 @@ def case(**changes):
         "counts": None,
         "scale": 1.0,
         "huge": None,
+        "picture": None,  # the shape of a sample, for a network of convolutions
         **changes,
     }
 
@@ -49,6 +51,8 @@ def data_of(given, rank=0, counts=None):
     X, y = make_data(samples, widths[0], widths[-1], given["loss"], dtype=dtype)
     X_test, y_test = make_data(11, widths[0], widths[-1], given["loss"], seed=5, dtype=dtype)
     weight = None
+    if given["picture"] is not None:
+        X, X_test = (images.unflatten(1, given["picture"]) for images in (X, X_test))
     if given["huge"] is not None:
         X[given["huge"]] = 1e30
     if given["weighted"]:
@@ -63,11 +67,36 @@ def data_of(given, rank=0, counts=None):
     return X, y, weight, None if given["validation"] is None else (X_test, y_test)
 
 
+class Convolutions(nn.Module):
+    """A network with all that a convolutional one has, but for BatchNorm, whose statistics are each process's own."""
+
+    def __init__(self, channels, outputs):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(channels, 6, 3, padding=1), nn.GroupNorm(2, 6)
+        self.inner = nn.Conv2d(6, 6, 3, padding=1, groups=2)
+        self.dropout, self.last = nn.Dropout(0.2), nn.Linear(6 * 2 * 2, outputs)
+
+    def forward(self, x):
+        x = nn.functional.max_pool2d(torch.relu(self.norm(self.first(x))), 2)
+        x = x + torch.relu(self.inner(x))
+        return self.last(self.dropout(x.flatten(1)))
+
+
+def convolutions_of(given, rank):
+    """The convolutional network of a case."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rank)
+        return Convolutions(given["picture"][0], given["widths"][-1]).to(getattr(torch, given["dtype"]))
+
+
 def trainer_of(given, rank=0):
     """The trainer of a case; only rank 0 has the weights that count."""
+    if given["picture"] is not None:
+        model = convolutions_of(given, rank)
+        return ipdlam.MiniBatchIPDLAM(model, loss=given["loss"], **{"rank": 4, **given["settings"]})
     model = make_model(given["widths"], given["activation"], seed=rank, dtype=getattr(torch, given["dtype"]))
     for module in model:
-        if isinstance(module, torch.nn.Linear):
+        if isinstance(module, nn.Linear):
             with torch.no_grad():
                 module.weight.mul_(given["scale"])
             if not given["bias"]:

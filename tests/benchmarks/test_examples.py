@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from forked import Forked, program, run
 from programs import ROOT
@@ -101,6 +103,35 @@ def test_tabular_benchmark(tmp_path):
     assert all(row["peak"] > row["before"] > 0 for row in rows if row["part"] == "memory")
 
 
+def test_peers_are_tuned_on_held_out_images_and_raced_at_their_best(tmp_path, monkeypatch):
+    """On noise in the place of CIFAR-10: the grid grows until the best rate is inside it."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    convolutions = importlib.import_module("convolutions")
+    torch.manual_seed(0)
+    parts = [(torch.rand(n, 3, 32, 32), torch.arange(n) % 10) for n in (24, 10)]
+    monkeypatch.setattr(convolutions, "cifar", lambda limit: (*parts[0], *parts[1]))
+    scores = {0.003: 0.2, 0.01: 0.3, 0.03: 0.4, 0.1: 0.5, 0.3: 0.4, 1.0: 0.1}
+    seen = []
+
+    def train(name, rate, model, loader, epochs):
+        seen.append((name, rate, len(loader.y)))
+        model.rate = rate
+
+    monkeypatch.setattr(convolutions, "train_peer", train)
+    monkeypatch.setattr(convolutions, "accuracy", lambda model, X, y: scores.get(getattr(model, "rate", None), 0.0))
+    output = tmp_path / "convolutions.json"
+    convolutions.tune(output, "resnet8", 1, 4, None)
+    assert seen[:5] == [("adamw", rate, 20) for rate in (0.003, 0.01, 0.03, 0.1, 0.3)]
+    assert seen[5:] == [("sgd", rate, 20) for rate in (0.1, 0.3, 1.0, 0.03)]
+    methods = convolutions.tuned_methods(output, "resnet8")
+    assert methods == ["ours", "adamw=0.1", "sgd=0.1"]
+    convolutions.measure_cifar(output, "resnet8", methods, 1, 4, 0, None)
+    rows = json.loads(output.read_text())["cifar"]["rows"]
+    assert [(row["method"], row["samples"], row["test"]) for row in rows] == [
+        ("ours", 24, 0.0), ("adamw=0.1", 24, 0.5), ("sgd=0.1", 24, 0.5)
+    ]  # fmt: skip
+
+
 def test_convolutions_and_the_envelope(tmp_path):
     output = tmp_path / "convolutions.json"
     run(
@@ -117,7 +148,10 @@ def test_convolutions_and_the_envelope(tmp_path):
     )
     small = ("--data", "digits", "--seeds", "1", "--epochs", "1", "--limit", "100")
     run("benchmarks/convolutions.py", "accuracy", *small, "--output", str(output))
+    run("benchmarks/convolutions.py", "ablate", *small, "--output", str(output))
     found = json.loads(output.read_text())
+    assert len({row["variant"] for row in found["ablate"]["rows"]}) * 2 == len(found["ablate"]["rows"])
+    assert all(0.0 <= row["averaged"]["0.33"] <= 1.0 for row in found["ablate"]["rows"])
     assert found["step"]["rows"][0]["peak_bytes"]["ours"] > 0
     assert 0.0 < found["accuracy"]["rows"][0]["test"][0] <= 1.0
     output = tmp_path / "envelope.json"

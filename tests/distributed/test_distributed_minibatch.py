@@ -47,6 +47,7 @@ def assert_one_run(answers, serial, tolerance=1e-9):
     assert_close(answers[0], serial, tolerance)
 
 
+PICTURES = {"picture": (2, 4, 4), "widths": (32, 3)}  # of two channels, for a convolutional network with Dropout
 CASES = {
     **{loss: case(loss=loss) for loss in LOSSES},
     "weights": case(weighted=True, validation="parts"),
@@ -63,6 +64,8 @@ CASES = {
     "best": case(validation="parts", fit={"restore_best": True, "patience": 2}, epochs=9, settings={"step": 6.0}),
     "target": case(loss="cross_entropy", validation="whole", fit={"target_score": 0.4}),
     "few evaluations": case(fit={"evaluate_every": 2}),
+    "convolutions": case(**PICTURES, validation="parts"),
+    "convolutions, weights": case(**PICTURES, weighted=True, loss="cross_entropy"),
 }
 
 
@@ -73,7 +76,7 @@ def divided(given, size):
     return {**given, "counts": tuple(np.diff(edges).tolist())}
 
 
-BOTH = ("squared", "weights", "batches of one")
+BOTH = ("squared", "weights", "batches of one", "convolutions")
 
 
 @pytest.mark.parametrize(

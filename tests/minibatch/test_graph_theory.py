@@ -171,6 +171,41 @@ def test_a_step_is_the_gradient_times_a_positive_definite_matrix(name: str, monk
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+def test_where_the_loss_is_zero_nothing_moves(name: str):
+    model, (X, goal) = made(name), data()
+    graph = Graph(model)
+    graph.try_on(X)
+    stepper = Stepper(graph, StepSettings(LOSSES["squared"](), 0.25, 0.0, 1.0, 0.1, 64, 0.0))
+    with torch.no_grad():
+        for _ in range(5):
+            stepper.update(Samples(X, goal, None), 0.0)
+        reached = graph.run(X, as_drawing(graph, None, len(X), None)).output.clone()
+        before = {key: parameter.clone() for key, parameter in model.named_parameters()}
+        assert stepper.update(Samples(X, reached, None), 0.0) == 0.0
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter, before[key], rtol=1e-12, atol=1e-12, msg=key)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in ("residual", "norms")])
+def test_at_a_minimum_with_a_loss_left_the_wishes_of_all_samples_cancel(
+    name: str, loss: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Every sample is there twice, with targets on either side of what the model gives: it is best as it is."""
+    monkeypatch.setattr(targets, "REACH", 1e-7)
+    model, (X, _) = made(name), data()
+    graph = Graph(model)
+    outputs = model(X).detach()
+    off = 0.3 * torch.randn(outputs.shape, generator=torch.Generator().manual_seed(6), dtype=outputs.dtype)
+    twice = products(graph, loss, torch.cat([X, X]), torch.cat([outputs + off, outputs - off]))
+    once = products(graph, loss, X, outputs + off)
+    for l in graph.numbers:
+        for both, one in zip(twice[l], once[l], strict=True):
+            if float(one.norm()) > 1e-12:
+                assert float(both.norm()) < 1e-5 * float(one.norm()), graph.place(l)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_pass_gives_what_the_model_gives_and_leaves_it_as_it_was(name: str):
     model, (X, _) = made(name), data()
     graph = Graph(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from contextlib import suppress
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ipdlam import CheckpointError, DivergenceError, MiniBatchIPDLAM, StopTraining
+from ipdlam.checkpoint import format as checkpoints
 from ipdlam.minibatch.step import Stepper
 from ipdlam.prox import Huber
 from problems import assert_same_runs, make_data, make_model, same
@@ -197,6 +199,41 @@ def test_a_loader_goes_on_with_the_next_epoch(tmp_path):
     assert_same_runs(whole, second)
     with pytest.raises(CheckpointError, match="does not fit: the sha256 of training was None"):
         MiniBatchIPDLAM.load(tmp_path / "c", network(), X, Y, validation_data=VALIDATION)
+
+
+def fails(tensors, path):
+    path.write_bytes(b"half")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def network_with_state():
+    """A network whose checkpoint holds running statistics and draws, beside its weights."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.1),
+        nn.Linear(36, 3),
+    )  # fmt: skip
+
+
+def test_a_full_disk_costs_no_run_of_a_network(tmp_path, monkeypatch):
+    """A checkpoint that was not written is reported. The run goes on from what is saved, with the bits of one whole."""
+    torch.manual_seed(0)
+    images, labels = torch.rand(60, 1, 8, 8), torch.arange(60) % 3
+    trainer = MiniBatchIPDLAM(network_with_state())
+    trainer.fit(images, labels, epochs=4, callbacks=[stop_at(1)])
+    trainer.save(tmp_path / "c")
+    trainer.continue_fit(epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_file", fails)
+        with pytest.raises(CheckpointError, match=r"c was not written: .*Nothing in memory is lost"):
+            trainer.save(tmp_path / "c")
+    trainer.continue_fit(epochs=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    resumed = MiniBatchIPDLAM.load(tmp_path / "c", network_with_state(), images, labels)
+    assert resumed.iteration == 1
+    resumed.continue_fit(epochs=3)
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
 
 
 # --- a loop of the user's ---------------------------------------------------------------------------------------------

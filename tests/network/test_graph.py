@@ -321,7 +321,7 @@ REFUSED = {
     "own parameter": (OwnParameter, ["parameter scale is used outside of a layer", "freeze it"]),
     "in place": (InPlace, ["mul_ in forward changes a tensor in place", "x = x.mul(...)"]),
     "unused": (Unused, ["parameter spare.weight has no part in the outputs", "freeze it"]),
-    "tied": (Tied, ["module other (Linear): its weight is shared with module inner", "tied weights"]),
+    "tied": (Tied, ["module other (Linear): its weight is shared with the weight of module inner", "tied weights"]),
     "recurrent": (lambda: nn.Sequential(nn.LSTM(4, 4)), ["module 0 (LSTM) is not supported", "recurrent"]),
     "attention": (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()), ["module 1 (PReLU)", "LeakyReLU"]),
     "alpha dropout": (lambda: nn.Sequential(nn.AlphaDropout(), nn.Linear(4, 2)), ["module 0 (AlphaDropout)", "draws"]),
@@ -354,8 +354,8 @@ def before_and_after(model: nn.Module, X: Tensor, y: Tensor, match: str, error: 
 
 def test_batches_that_do_not_fit():
     X, y = pictures()
-    before_and_after(cnn(), X[:, :, :6], y, says("module 5 (Linear)", "X of the shape", "6, 8"))
-    before_and_after(cnn(), X.expand(-1, 3, -1, -1), y, says("module 0 (Conv2d)", "X of the shape (2, 3, 8, 8)"))
+    before_and_after(cnn(), X[:, :, :6], y, says("module 5 (Linear)", "samples of the shape (1, 6, 8)"))
+    before_and_after(cnn(), X.expand(-1, 3, -1, -1), y, says("module 0 (Conv2d)", "samples of the shape (3, 8, 8)"))
     nothing = torch.full_like(X, torch.nan)
     before_and_after(cnn(), nothing, y, says("X holds nan at (0, 0, 0, 0)"))
     flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
@@ -465,21 +465,71 @@ class Steps(nn.Module):
         return self.b((self.a(x) > 0).float())
 
 
+class Rounded(Steps):
+    """torch says that a rounded number has a derivative, and that it is zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.round(self.a(x)))
+
+
+class Detached(Steps):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.relu(self.a(x)).detach())
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
         (Aliased, ["changes a tensor in place", "inplace=True"]),
         (Folded, ["module a (Linear) gets (4, 3) for 2 samples", "(N, ..., features)"]),
         (Steps, ["module a (Linear): nothing that the loss wishes for reaches it", "freeze it"]),
+        (Rounded, ["module a (Linear): nothing that the loss wishes for reaches it", "freeze it"]),
+        (Detached, ["module a (Linear): nothing that the loss wishes for reaches it", "freeze it"]),
     ],
 )
 def test_models_that_would_be_trained_wrongly_are_refused(build, words):
     X, y = torch.rand(12, 6), torch.randint(0, 2, (12,))
     model = build()
     before = copy.deepcopy(model.state_dict())
+    for start in ("keep", "rescale"):
+        with pytest.raises(UnsupportedModelError, match=says(*words)):
+            MiniBatchIPDLAM(model, start=start).step(X, y)
     with pytest.raises(UnsupportedModelError, match=says(*words)):
         MiniBatchIPDLAM(model, start="keep").fit(X, y, epochs=1)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_below_what_is_frozen_nothing_needs_a_wish():
+    model = Detached()
+    model.a.requires_grad_(False)
+    assert MiniBatchIPDLAM(model).fit(torch.rand(12, 6), torch.randint(0, 2, (12,)), epochs=1)
+
+
+def test_samples_of_another_shape_than_before_are_refused():
+    X, y = pictures()
+    trainer = MiniBatchIPDLAM(cnn())
+    trainer.step(X, y)
+    before = copy.deepcopy(trainer.model.state_dict())
+    with pytest.raises(ValueError, match=says("samples of the shape (1, 6, 8)", "before were of the shape (1, 8, 8)")):
+        trainer.step(X[:, :, :6], y)
+    assert all(torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
+    trainer.step(X, y)
+
+
+def test_nan_that_the_model_makes_or_holds_is_refused_by_place():
+    X, y = torch.rand(12, 6), torch.randint(0, 2, (12,))
+    with pytest.raises(ValueError, match=says("log in forward gives NaN or infinity before any training")):
+        MiniBatchIPDLAM(Written(torch.log)).step(X, y)
+    model = cnn()
+    with torch.no_grad():
+        model[0].weight[0, 0, 0, 0] = torch.nan
+    with pytest.raises(UnsupportedModelError, match=says("module 0 (Conv2d): its weight holds NaN")):
+        MiniBatchIPDLAM(model).step(*pictures())
+
+
+def test_the_len_of_a_tensor_has_a_remedy_of_its_own():
+    with pytest.raises(UnsupportedModelError, match=says("test_graph.py", "write x.shape[0] instead of len(x)")):
+        MiniBatchIPDLAM(Written(lambda h: h.reshape(len(h), -1)))
 
 
 def test_what_stands_before_the_first_layer_is_not_dropped():

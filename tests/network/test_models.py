@@ -125,11 +125,11 @@ UNSUPPORTED = {
     "empty inside": (lambda: [nn.Sequential(), nn.Sequential()], ["model", "no Linear layer"]),
     "widths": (
         lambda: [linear(4, 5), nn.ReLU(), linear(6, 3)],
-        ["module 0 has 5 outputs", "module 2 takes 6 inputs"],
+        ["module 0 (Linear) has 5 outputs", "module 2 (Linear) takes 6 inputs"],
     ),
     "widths, nested": (
         lambda: [nn.Sequential(linear(4, 5)), nn.Sequential(linear(6, 3))],
-        ["module 0.0 has 5 outputs", "module 1.0 takes 6 inputs"],
+        ["module 0.0 (Linear) has 5 outputs", "module 1.0 (Linear) takes 6 inputs"],
     ),
 }
 
@@ -173,7 +173,11 @@ def test_frozen_parameters(layer, kind):
 def test_the_same_module_twice():
     shared = linear()
     model, others = nn.Sequential(shared, nn.ReLU(), shared), [name for name in KINDS if name not in PERCEPTRONS]
-    refuse_model(model, says("module 2 (Linear): its weight is shared with module 0", "tied weights"), PERCEPTRONS)
+    refuse_model(
+        model,
+        says("module 2 (Linear): its weight is shared with the weight of module 0 (Linear)", "tied weights"),
+        PERCEPTRONS,
+    )
     refuse_model(model, says("module 0 (Linear) is used twice", "share their weights"), others)
 
 
@@ -183,7 +187,7 @@ def test_the_same_parameter_in_two_modules(kind):
     setattr(second, kind, getattr(first, kind))
     refuse_model(
         nn.Sequential(first, nn.ReLU(), second),
-        says(f"module 2 (Linear): its {kind} is shared with module 0 ({kind})", "tied"),
+        says(f"module 2 (Linear): its {kind} is shared with the {kind} of module 0 (Linear)", "tied"),
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
+import ipdlam
 from ipdlam.network.architectures import ARCHITECTURES
 from ipdlam.network.graph import Graph
 from ipdlam.runs.config import NETWORKS, ConfigError, TrainConfig
@@ -76,6 +78,22 @@ def test_a_function_of_the_users_is_run_only_where_it_is_named(tmp_path, own):
     assert "whose code is not run unasked; say --network" in " ".join(words.split())
     named = json.loads(ipdlam_run("evaluate", folder, "--network", f"{own}:make", "--json")[0])
     assert named["test set"]["accuracy"] > 0.5
+
+
+def test_images_in_a_file_are_predicted(tmp_path, own):
+    """Also by a network of the user's, where that is named; images have a row of pixels each."""
+    folder, _ = train(tmp_path, f"{own}:make", "--epochs", "8")
+    data = ipdlam.datasets.load("digits")
+    np.savez(tmp_path / "new.npz", X=data.X[:40].numpy())
+    words = ipdlam_run("predict", folder, tmp_path / "new.npz", code=2)[1]
+    assert "whose code is not run unasked; say --network" in " ".join(words.split())
+    named = ("predict", folder, tmp_path / "new.npz", "--network", f"{own}:make")
+    header, *rows = ipdlam_run(*named)[0].split()
+    assert header == "prediction"
+    assert len(rows) == 40
+    assert np.mean([int(row) == label for row, label in zip(rows, data.y[:40].tolist(), strict=True)]) > 0.7
+    np.savez(tmp_path / "pictures.npz", X=data.images[0][:40].numpy())
+    assert ipdlam_run(*named[:2], tmp_path / "pictures.npz", *named[3:])[0].split()[1:] == rows
 
 
 def test_without_arguments(tmp_path, own):

@@ -371,17 +371,17 @@ ANOTHER = "is another one, or has other settings, than when the run was started"
 
 def replace_layer(model):
     model[0] = nn.Linear(INPUTS, 5).double()
-    return "module 0 is another layer than when the run was started", f"module 0 {ANOTHER}"
+    return "module 0 (Linear) is another layer than when the run was started", f"module 0 {ANOTHER}"
 
 
 def replace_activation(model):
     model[1] = nn.Tanh()
-    return "module 0 has another name or activation", f"module 1 {ANOTHER}"
+    return "module 0 (Linear) has another name or activation", f"module 1 {ANOTHER}"
 
 
 def add_layer(model):
     model.append(nn.Linear(OUTPUTS, OUTPUTS).double())
-    return "module 2 has another name or activation", f"module 3 {ANOTHER}"
+    return "module 2 (Linear) has another name or activation", f"module 3 {ANOTHER}"
 
 
 def convert(model):

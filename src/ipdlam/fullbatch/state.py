@@ -76,7 +76,7 @@ class Variables:
                 network[l].inputs,
                 network.dtype,
                 network.device,
-                name=f"layer {l} (module {network[l].name})",
+                name=f"layer {l}, {network.place(l)}",
                 constant_input=constant_input and l == 1,
             )
             for l in network.numbers

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.checks import check_integer, check_number
-from ipdlam.errors import SolveError, UnsupportedModelError
+from ipdlam.errors import SolveError
 from ipdlam.minibatch.batch import Measure, Part, part_of
 from ipdlam.minibatch.input_memory import InputMemory, WordMemory
 from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
@@ -68,7 +68,7 @@ SMALL_BATCH = 8  # samples; directions of smaller ones are mostly noise, and ste
 LARGEST = 1e30  # of a step: beyond it float32 overflows
 GROWN_BY = 0.7  # of the plan: from there on the penalty has its last value
 GROWN_BATCHES = 1000  # the same where nothing is planned
-LEVELLING = 0.15  # of the products of a step: what levelled moves may cost
+LEVELLING = 0.2  # of the products of a step: what levelled moves may cost
 LEVEL_STEPS = 5
 FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
 
@@ -260,8 +260,6 @@ class Stepper:
             directions[l] = self._direction(l, wish, passed, part)
 
         sweep(graph, passed, first, settings.proximity, self.reaches, part, receive)
-        if not self.batches:
-            self._refuse_unreached(directions)
         directions = self._of_all(directions, part)
         self._measured(directions, passed, part, counts)
         for l, direction in directions.items():
@@ -276,15 +274,6 @@ class Stepper:
         self.batches += 1
         self.intact = True
         return loss
-
-    def _refuse_unreached(self, directions: dict[int, Direction]) -> None:
-        """Refuse a model in which no wish reaches some layer that is to be trained."""
-        for l in self.network.numbers:
-            if self.network[l].trains and l not in directions:
-                raise UnsupportedModelError(
-                    f"{self.network.place(l)}: nothing that the loss wishes for reaches it, since what follows has no "
-                    "derivative; freeze it (requires_grad=False), or write forward otherwise"
-                )
 
     def _wanted(self, targets: Tensor, outputs: Tensor, progress: float, finite: bool) -> Tensor:
         """``z_L* - z_L``, as long as with the first penalty where the loss is squared."""
@@ -372,7 +361,7 @@ class Stepper:
             if not layer.trains:
                 continue
             x = passed.inputs(layer)[0]
-            a = layer.memory_rows(x, self.batches)
+            a = layer.memory_rows(x, self.batches, part.rows, part.positions)
             each = max(1, len(a) // max(1, len(x)))  # rows of one sample
             share = None if len(x) != part.rows and part.positions is None else part.share
             if share is not None and each > 1:
@@ -609,7 +598,7 @@ class SizesAtStart:
         if number in self.graph.layer_at:
             l = self.graph.layer_at[number]
             refuse_weights(self.graph[l], len(output), self.part)
-            each = output[:1].numel() // len(self.graph.weight(l)) if len(output) else 1
+            each = math.prod(output.shape[1:]) // len(self.graph.weight(l))  # also where no sample is held here
             self.positions[l] = 0 if self.graph[l].diagonal else each
             self._add(True, l, output)
         elif number in self.graph.activations:

@@ -11,9 +11,22 @@ from torch import Tensor, nn
 
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.network.layers import BatchNormNode, EmbeddingNode, LayerNode, LinearNode
+from ipdlam.network.linalg import all_finite
 from ipdlam.network.mlp import CHUNK_BYTES, MAX_CHUNK, check_parameter
 from ipdlam.network.model import START_ANEW, ModelView, evaluating
-from ipdlam.network.nodes import Activate, Drawing, Dropout, Input, MaxPool, Node, Plain, Same, describe_activation
+from ipdlam.network.nodes import (
+    Activate,
+    Drawing,
+    Dropout,
+    Input,
+    MaxPool,
+    Node,
+    Plain,
+    Same,
+    describe_activation,
+    is_smooth,
+    parts_of,
+)
 from ipdlam.network.trace import trace, unwrapped
 
 IMAGE_CHUNK = 250  # samples, where the layers do not say how large they are
@@ -142,9 +155,11 @@ class Graph(ModelView):
             try:
                 values[number], kept[number] = node.run(inputs, drawing)
             except (RuntimeError, IndexError, TypeError) as error:
+                shape, usual = tuple(X.shape[1:]), self.sample_shape
+                changed = f"; samples before were of the shape {usual}, keep to it" if self.tried else ""
                 raise ValueError(
-                    f"{node.place} cannot take what it is given, for X of the shape {tuple(X.shape)}: "
-                    f"{str(error).splitlines()[0]}"
+                    f"{node.place} cannot take what it is given, for samples of the shape {shape}: "
+                    f"{str(error).splitlines()[0]}{changed if shape != usual else ''}"
                 ) from error
             if after is not None:
                 after(number, node, inputs, values[number])
@@ -172,7 +187,10 @@ class Graph(ModelView):
                     "that of the samples; keep it so, and let Linear layers take (N, ..., features)"
                 )
 
-        outputs = self.run(some, before=look).output
+        def note(number: int, node: Node, inputs: list[Any], output: Any) -> None:
+            node.passes = node.passes and any(is_smooth(part) for part in parts_of(output))
+
+        outputs = self.run(some, before=look, after=note).output
         if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(some):
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(
@@ -183,12 +201,44 @@ class Graph(ModelView):
             raise ValueError(f"the model gives {outputs.shape[1]} outputs a sample, and gave {self._outputs} before")
         with evaluating(self.core), torch.no_grad():
             wanted = self.core(some.clone())
-        if not torch.allclose(outputs, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()), equal_nan=True):
+        self._refuse_nan(some, outputs)
+        most = float(wanted.abs().nan_to_num().max())
+        if not torch.allclose(outputs, wanted, rtol=1e-3, atol=1e-3 * most, equal_nan=True):
             raise UnsupportedModelError(
                 "the model gives other outputs than its operations one by one: its forward pass changes a tensor in "
                 "place (inplace=True, +=, add_) that is used again; write it without"
             )
+        self._refuse_unreached()
         self._outputs, self.sample_shape, self.tried = outputs.shape[1], tuple(X.shape[1:]), True
+
+    def _refuse_unreached(self) -> None:
+        """Refuse a model in which no wish reaches some layer that is to be trained."""
+        reached = [False] * len(self.nodes)
+        reached[-1] = True
+        for number in range(len(self.nodes) - 1, 0, -1):
+            for source in self.nodes[number].sources if reached[number] and self.nodes[number].passes else ():
+                reached[source] = True
+        for layer, number in zip(self.layers, self.positions.values(), strict=True):
+            if layer.trains and not reached[number]:
+                raise UnsupportedModelError(
+                    f"{layer.place}: nothing that the loss wishes for reaches it, since what follows has no "
+                    "derivative; freeze it (requires_grad=False), or write forward otherwise"
+                )
+
+    def _refuse_nan(self, some: Tensor, outputs: Tensor) -> None:
+        """Refuse a model that gives NaN for samples that hold none, and say where it comes from."""
+        if not bool(outputs.isnan().any()) or bool(some.isnan().any()):
+            return
+        self.read()  # refuses weights that hold it
+
+        def look(number: int, node: Node, inputs: list[Any], output: Any) -> None:
+            if is_smooth(output) and not all_finite(output):
+                raise ValueError(
+                    f"{node.place} gives NaN or infinity before any training; scale the samples, or write forward "
+                    "otherwise"
+                )
+
+        self.run(some, after=look)
 
     def _is_of_samples(self, node: Node) -> bool:
         """Whether what a node is given depends on the samples; positions of words do not."""
@@ -292,9 +342,9 @@ class Graph(ModelView):
                     found[-1]["activation"] = {"name": "Identity"}
                 inputs, outputs, bias = node.width, len(node.weight), node.bias is not None
                 if found and found[-1]["outputs"] != inputs:
-                    before, here = (layer.place.partition(" (")[0] for layer in (self.layers[len(found) - 1], node))
+                    before = self.layers[len(found) - 1].place
                     raise UnsupportedModelError(
-                        f"{before} has {found[-1]['outputs']} outputs but {here} takes {inputs} inputs"
+                        f"{before} has {found[-1]['outputs']} outputs but {node.place} takes {inputs} inputs"
                     )
                 found.append({"inputs": inputs, "outputs": outputs, "bias": bias, "activation": None})
             elif isinstance(node, Activate) and found and found[-1]["activation"] is None:

@@ -70,8 +70,12 @@ class LayerNode(Node):
         return math.prod(weight.shape[1:])
 
     @abstractmethod
-    def memory_rows(self, x: Tensor, batch: int) -> Tensor:
-        """Rows of the inputs, as many for each sample, that say how they vary; ``batch`` is the number of the batch."""
+    def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
+        """Rows of the inputs, as many for each sample, that say how they vary.
+
+        ``batch`` is the number of the batch, which has so many ``rows`` on all processes together; ``positions`` are
+        those of the samples here among them, None where all are here.
+        """
 
     @abstractmethod
     def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
@@ -103,7 +107,7 @@ class LinearNode(LayerNode):
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
         return (wish @ self.weight,)
 
-    def memory_rows(self, x: Tensor, batch: int) -> Tensor:
+    def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         return x.reshape(-1, x.shape[-1])
 
     def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
@@ -158,7 +162,7 @@ class ConvNode(LayerNode):
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
         return (self._adjoint(wish, inputs[0], [True, False, False])[0],)
 
-    def memory_rows(self, x: Tensor, batch: int) -> Tensor:
+    def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         """Patches at positions that differ from image to image and from batch to batch."""
         if self.dims == 1:
             x = x.unsqueeze(-2)
@@ -172,11 +176,14 @@ class ConvNode(LayerNode):
             (x.shape[0], high, wide, x.shape[1], *kernel),
             (s[0], s[2] * stride[0], s[3] * stride[1], s[1], s[2] * dilation[0], s[3] * dilation[1]),
         )
-        each = max(1, min(high * wide, self.POSITIONS // max(1, len(x))))
-        numbers = torch.arange(len(x) * each, device=x.device)
+        each = max(1, min(high * wide, self.POSITIONS // max(1, rows)))
+        here = torch.arange(len(x), device=x.device)
+        # A sample has the same patches wherever it is held. What is made of no sample is the same everywhere.
+        samples = here if positions is None or len(positions) != len(x) else positions
+        numbers = (samples.unsqueeze(1) * each + torch.arange(each, device=x.device)).flatten()
         spread = ((numbers.double() + 1.0) * GOLDEN + batch * GOLDEN * GOLDEN) % 1.0
         position = (spread * (high * wide)).long().clamp_max_(high * wide - 1)
-        found = patches[numbers // each, position // wide, position % wide]
+        found = patches[here.repeat_interleave(each), position // wide, position % wide]
         return found.reshape(-1, self.width)  # groups share a metric: their patches are rows of one kind
 
     def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
@@ -213,7 +220,7 @@ class NormNode(LayerNode):
     per_row = False
     _pulled: tuple[Tensor, Tensor] | None = None  # a wish and its pull, which one kernel gives with the product
 
-    def memory_rows(self, x: Tensor, batch: int) -> Tensor:
+    def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         return x.new_zeros(0, 1)
 
     @property
@@ -397,7 +404,7 @@ class EmbeddingNode(LayerNode):
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
         return (None,)
 
-    def memory_rows(self, x: Tensor, batch: int) -> Tensor:
+    def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         return x.reshape(-1)
 
     def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,22 +13,10 @@ from ipdlam.errors import UnsupportedModelError
 from ipdlam.network.layers import LinearNode
 from ipdlam.network.model import START_ANEW, ModelView
 from ipdlam.network.nodes import Activate, Constant, Input, Plain, Reshape, Same, describe_activation
-from ipdlam.network.trace import trace, unwrapped
+from ipdlam.network.trace import place_of, trace, unwrapped
 from ipdlam.prox import ACTIVATIONS, Activation, Identity
 
 MINI_BATCHES = "ipdlam.MiniBatchIPDLAM trains models with it"
-REMEDIES = {
-    "Softmax": 'remove it: loss="cross_entropy" applies the softmax itself',
-    "LogSoftmax": 'remove it: loss="cross_entropy" applies the softmax itself',
-    "Flatten": "it can only come first",
-    **{
-        kind: f"the paper's method has Linear layers and activations alone; {MINI_BATCHES}"
-        for kind in (
-            "Conv1d", "Conv2d", "MaxPool1d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "BatchNorm1d",
-            "BatchNorm2d", "LayerNorm", "GroupNorm", "Dropout", "Dropout2d", "Embedding",
-        )
-    },
-}  # fmt: skip
 CHUNK_BYTES = 12_000_000  # a chunk of the widest layer: small enough for the cache, large enough for fast products
 MAX_CHUNK = 8192
 
@@ -37,7 +25,7 @@ MAX_CHUNK = 8192
 class Layer:
     """Layer ``l``: ``z_l = a_(l-1) W_l^T + b_l`` and, but for the last, ``a_l = activation(z_l)``."""
 
-    name: str
+    place: str
     linear: nn.Linear
     activation: Activation | None
 
@@ -45,7 +33,7 @@ class Layer:
     def marks(self) -> tuple[str, int, dict[str, Any] | None]:
         """What tells this layer from another."""
         activation = None if self.activation is None else describe_activation(self.activation)
-        return self.name, id(self.linear), activation
+        return self.place, id(self.linear), activation
 
     @property
     def inputs(self) -> int:
@@ -97,14 +85,14 @@ class Network(ModelView):
         return None if bias is None else bias.detach()
 
     def place(self, layer: int) -> str:
-        return f"module {self[layer].name} (Linear)"
+        return self[layer].place
 
     def refuse_replaced(self) -> None:
         now, _ = read_layers(self.core)
         for before, layer in zip(self.layers, now, strict=False):
             if before.marks != layer.marks:  # an activation of the user's need not know when it equals another
                 what = "is another layer" if before.linear is not layer.linear else "has another name or activation"
-                raise RuntimeError(f"module {layer.name} {what} than when the run was started; {START_ANEW}")
+                raise RuntimeError(f"{layer.place} {what} than when the run was started; {START_ANEW}")
         if len(now) != len(self.layers):
             raise RuntimeError(
                 f"the model has {len(now)} layers, but had {len(self.layers)} when the run was started; {START_ANEW}"
@@ -126,12 +114,12 @@ class Network(ModelView):
 
 
 def flatten(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules of a Sequential in order, nested ones opened, with their dotted positions."""
+    """The modules of a Sequential in order, nested ones opened, with their places."""
     for name, module in model._modules.items():  # named_children() would hide a module that is used twice
         if type(module) is nn.Sequential:
             yield from flatten(module, f"{prefix}{name}.")
         elif module is not None:
-            yield f"{prefix}{name}", module
+            yield place_of(f"{prefix}{name}", module), module
 
 
 def read_layers(model: nn.Module) -> tuple[tuple[Layer, ...], bool]:
@@ -150,37 +138,46 @@ def read_layers(model: nn.Module) -> tuple[tuple[Layer, ...], bool]:
         pieces, flattens = traced_layers(model)
     by_module = {activation.module: activation for activation in ACTIVATIONS.values() if hasattr(activation, "module")}
     found: list[tuple[str, nn.Linear, Activation | None]] = []
-    name, module = "", model
-    for name, module in pieces:
+    place = ""
+    for place, module in pieces:
         if type(module) is nn.Linear:
             if found and found[-1][2] is None:
                 found[-1] = (*found[-1][:2], Identity())
-            found.append((name, module, None))
+            found.append((place, module, None))
         elif type(module) in by_module or isinstance(module, Activation):
             if not found or found[-1][2] is not None:
                 raise UnsupportedModelError(
-                    f"module {name} ({type(module).__name__}) must follow a Linear layer, "
+                    f"{place} must follow a Linear layer, "
                     f"but {'another activation stands before it' if found else 'it comes first'}"
                 )
             try:
                 known = module if isinstance(module, Activation) else by_module[type(module)].from_module(module)
             except ValueError as error:
-                raise UnsupportedModelError(f"module {name} ({type(module).__name__}): {error}") from error
+                raise UnsupportedModelError(f"{place}: {error}") from error
             found[-1] = (*found[-1][:2], known)
         else:
-            kind = type(module).__name__
-            remedy = REMEDIES.get(
-                kind, f"the method knows Linear layers and {', '.join(sorted(m.__name__ for m in by_module))}"
-            )
-            raise UnsupportedModelError(f"module {name} ({kind}) is not supported: {remedy}")
+            raise UnsupportedModelError(f"{place} is not supported: {remedy_for(module, by_module)}")
     if not found:
         raise UnsupportedModelError("model holds no Linear layer")
     if found[-1][2] is not None:
         raise UnsupportedModelError(
-            f"module {name} ({type(module).__name__}) ends the model, but the last layer must be Linear: "
-            "the loss acts on z_L itself; remove it"
+            f"{place} ends the model, but the last layer must be Linear: the loss acts on z_L itself; remove it"
         )
-    return tuple(Layer(name, linear, activation) for name, linear, activation in found), flattens
+    return tuple(Layer(place, linear, activation) for place, linear, activation in found), flattens
+
+
+def remedy_for(module: nn.Module, activations: Iterable[type[nn.Module]]) -> str:
+    """What to do about a module that the paper's method has no exact update for."""
+    if isinstance(module, (nn.Softmax, nn.LogSoftmax)):
+        return 'remove it: loss="cross_entropy" applies the softmax itself'
+    if isinstance(module, nn.Flatten):
+        return "it can only come first"
+    try:
+        trace(nn.Sequential(module))
+    except UnsupportedModelError as error:  # by no method of the library
+        return str(error).rpartition(" is not supported: ")[2]
+    known = ", ".join(sorted(kind.__name__ for kind in activations))
+    return f"the paper's method has Linear layers and the activations {known} alone; {MINI_BATCHES}"
 
 
 def traced_layers(model: nn.Module) -> tuple[list[tuple[str, Any]], bool]:
@@ -188,7 +185,6 @@ def traced_layers(model: nn.Module) -> tuple[list[tuple[str, Any]], bool]:
     found: list[tuple[str, Any]] = []
     flattens = False
     for number, node in enumerate(trace(model)):
-        name = node.place.removeprefix("module ").partition(" (")[0]
         chained = [source for source in node.sources if source == number - 1]
         if isinstance(node, Input):
             continue
@@ -197,9 +193,9 @@ def traced_layers(model: nn.Module) -> tuple[list[tuple[str, Any]], bool]:
         elif isinstance(node, Same) and chained:
             continue
         elif isinstance(node, LinearNode) and (chained or (flattens and not found)):
-            found.append((name, node.module))
+            found.append((node.place, node.module))
         elif isinstance(node, Activate) and chained:
-            found.append((name, node.activation))
+            found.append((node.place, node.activation))
         elif not isinstance(node, (Plain, Constant)):  # such as x.shape of x.view(x.shape[0], -1)
             raise UnsupportedModelError(
                 f"{node.place} is not supported: the paper's method has Linear layers and activations alone, one after "
@@ -215,14 +211,14 @@ def check_parameters(layers: tuple[Layer, ...]) -> None:
     for layer, before in zip(layers, (None, *layers[:-1]), strict=True):
         if layer.inputs == 0 or layer.outputs == 0:
             raise UnsupportedModelError(
-                f"module {layer.name} (Linear) has {layer.inputs} inputs and {layer.outputs} outputs; it needs one"
+                f"{layer.place} has {layer.inputs} inputs and {layer.outputs} outputs; it needs one"
             )
         if before is not None and before.outputs != layer.inputs:
             raise UnsupportedModelError(
-                f"module {before.name} has {before.outputs} outputs but module {layer.name} takes {layer.inputs} inputs"
+                f"{before.place} has {before.outputs} outputs but {layer.place} takes {layer.inputs} inputs"
             )
         for kind in ("weight", "bias"):
-            check_parameter(f"module {layer.name} (Linear)", layer.linear, kind, first, owners, frozen=False)
+            check_parameter(layer.place, layer.linear, kind, first, owners, frozen=False)
 
 
 def check_parameter(
@@ -263,4 +259,4 @@ def check_parameter(
         raise UnsupportedModelError(
             f"{where} is shared with {owners[parameter.data_ptr()]}; tied weights are not supported"
         )
-    owners[parameter.data_ptr()] = f"{place.partition(' (')[0]} ({kind})"
+    owners[parameter.data_ptr()] = f"the {kind} of {place}"

@@ -54,6 +54,7 @@ class Node(ABC):
 
     keeps_inputs = True  # whether a pull, or the step of a layer, needs the inputs again
     linear = True  # whether a pull is proportional to the wish, so that its size does not matter
+    passes = True  # whether a wish for its outputs becomes one for its inputs; known when the graph was tried
 
     def __init__(self, place: str, sources: Sequence[int]) -> None:
         self.place, self.sources = place, tuple(sources)
@@ -201,6 +202,7 @@ class Plain(Call):
     """A function whose result is no tensor that could be wished for, such as a shape."""
 
     keeps_inputs = False
+    passes = False
 
     def run(self, inputs: Sequence[Any], drawing: Drawing | None) -> tuple[Any, Any]:
         return self.call(inputs), None
@@ -348,7 +350,6 @@ class Local(Call):
     """
 
     keeps_inputs = False
-    differentiable: bool | None = None  # known from the first pass on
 
     def run(self, inputs: Sequence[Any], drawing: Drawing | None) -> tuple[Any, Any]:
         free = [
@@ -356,11 +357,8 @@ class Local(Call):
             for place, (value, wanted) in enumerate(zip(inputs, self.wanted, strict=True))
             if wanted and all(is_smooth(part) for part in parts_of(value))
         ]
-        if drawing is None or not free or self.differentiable is False:
+        if drawing is None or not free or not self.passes:
             return self.call(inputs), None
-        if self.differentiable is None:
-            self.differentiable = any(is_smooth(part) for part in parts_of(self.call(inputs)))
-            return self.run(inputs, drawing)
 
         def at(*given: Any) -> tuple[tuple[Tensor, ...], Any]:
             values = list(inputs)

@@ -54,6 +54,11 @@ SAME_ORDER = (
     "unsqueeze", "squeeze", "unflatten", "contiguous", nn.Flatten, nn.Unflatten,
 )  # fmt: skip
 SUMS = (operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__radd__", "__iadd__")
+# Maps that torch gives a derivative of zero, or that stop it: no wish passes, and a layer below is refused by name.
+NO_SLOPE = (
+    torch.round, torch.floor, torch.ceil, torch.trunc, torch.fix, torch.sign, torch.sgn, torch.detach,
+    "round", "floor", "ceil", "trunc", "fix", "sign", "sgn", "detach",
+)  # fmt: skip
 NO_TENSORS = ("size", "dim", "numel", "ndimension", torch.numel, len)
 NO_TENSOR_ATTRIBUTES = ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "itemsize")
 NOT_IN_PLACE = {
@@ -114,6 +119,11 @@ class Tracer(fx.Tracer):
         return known or super().is_leaf_module(m, module_qualified_name)
 
 
+def place_of(name: str, module: nn.Module) -> str:
+    """How messages call a module of a model."""
+    return f"module {name} ({type(module).__name__})"
+
+
 def trace(model: nn.Module) -> list[nodes.Node]:
     """The nodes of a model, in the order in which they compute; the first is its input, the last its output."""
     if not isinstance(model, nn.Module):
@@ -145,11 +155,15 @@ def why_untraceable(model: nn.Module, error: Exception) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
     frames = [frame for frame in frames if not frame.filename.endswith("network/trace.py")]
     where = f" at line {frames[-1].lineno} of {frames[-1].filename} ({frames[-1].line})" if frames else ""
-    return (
-        f"the forward pass of {type(model).__name__} cannot be followed by torch.fx{where}: "
-        f"{str(error).splitlines()[0] if str(error) else type(error).__name__}. What it does must not depend on the "
-        "numbers it gets; move such a branch out of the model, or give the model without it"
-    )
+    reason = str(error).splitlines()[0].partition(". ")[0] if str(error) else type(error).__name__
+    if reason.startswith("'len'"):
+        reason, remedy = "it takes the len of a tensor", "write x.shape[0] instead of len(x)"
+    else:
+        remedy = (
+            "what it does must not depend on the numbers or the shape it gets: move such a branch or check out of the "
+            "model, or give the model without it"
+        )
+    return f"the forward pass of {type(model).__name__} cannot be followed by torch.fx{where}: {reason}; {remedy}"
 
 
 class Reader:
@@ -239,8 +253,7 @@ class Reader:
 
     def _module(self, node: fx.Node) -> nodes.Node:
         name, module = str(node.target), self.modules[str(node.target)]
-        place = f"module {name} ({type(module).__name__})"
-        sources = self._sources(node)
+        place, sources = place_of(name, module), self._sources(node)
         if type(module) in KINDS and (type(module) not in NORMS or has_weight(module) or has_statistics(module)):
             if id(module) in self.owners:
                 raise UnsupportedModelError(
@@ -310,7 +323,9 @@ class Reader:
             called = nodes.Add
         function = _method(target) if node.op == "call_method" else _function_of(target)
         signature = f"{name}({', '.join(_word(part) for part in node.args)}{_named(node.kwargs)})"
-        return called(place, sources, function, self._arguments(node), signature)
+        made = called(place, sources, function, self._arguments(node), signature)
+        made.passes = made.passes and target not in NO_SLOPE
+        return made
 
     def _gives_no_tensor(self, node: fx.Node) -> bool:
         """Whether a result is a shape, a number or the like, or made of nothing else."""
