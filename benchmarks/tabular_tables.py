@@ -13,7 +13,6 @@ from scipy.stats import studentized_range
 
 OURS = "ipdlam, mini-batch"
 LINEAR = {"logistic regression, scaled": "linear model, scaled", "ridge regression, scaled": "linear model, scaled"}
-RANKED = (OURS, "MLP, adam, scaled", "random forest", "gradient boosting")  # those with all splits
 Splits = dict[int, dict[str, Any]]
 
 

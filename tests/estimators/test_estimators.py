@@ -20,6 +20,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, make_classification
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -584,24 +585,29 @@ def test_early_stopping_keeps_the_best(make, y, batch_size, monkeypatch):
     mixed = np.random.RandomState(0).permutation(y)
     settings = {"batch_size": batch_size, "hidden_layer_sizes": (60,), "n_iter_no_change": 3, "tol": 0.0}
     held, hold_out = [], IPDLAMClassifier._hold_out
+    watchers, begin = [], Plateau.__init__
 
     def spy(self, *arguments):
         found = hold_out(self, *arguments)
         held.append(found[1])
         return found
 
+    def watch(self, *arguments):
+        begin(self, *arguments)
+        watchers.append(self)
+
     monkeypatch.setattr("ipdlam.estimators.perceptron.Perceptron._hold_out", spy)
+    monkeypatch.setattr(Plateau, "__init__", watch)
     model = make(early_stopping=True, max_iter=200, validation_fraction=0.25, **settings).fit(X, mixed)
-    scores = model.validation_scores_
     assert len(held[0]) == 40
-    assert model.n_iter_ == len(scores) == len(model.loss_curve_) < 200
-    assert scores.index(max(scores)) == len(scores) - 4  # three more without a better one
+    assert model.n_iter_ == len(model.validation_scores_) == len(model.loss_curve_) < 200
+    assert watchers[0].best_epoch == model.n_iter_ - 3  # three more without a better one
     inputs, labels = X[held[0]], mixed[held[0]]
     if make is classifier:
-        assert model.score(inputs, labels) == pytest.approx(max(scores))
+        assert log_loss(labels, model.predict_proba(inputs)) == pytest.approx(watchers[0].best, rel=1e-6)
     else:
         errors = (model.predict(inputs) - labels) / model._units.deviation
-        assert -0.5 * np.mean(errors**2) == pytest.approx(max(scores))
+        assert 0.5 * np.mean(errors**2) == pytest.approx(watchers[0].best)
     model.set_params(early_stopping=False, max_iter=2).fit(X, y)
     assert not hasattr(model, "validation_scores_")  # they would be of another training
 
@@ -609,14 +615,21 @@ def test_early_stopping_keeps_the_best(make, y, batch_size, monkeypatch):
 @both_methods
 @both_kinds
 def test_early_stopping_trains_few_samples_again_on_all(make, y, batch_size, monkeypatch):
-    """For as many epochs as were best on the samples held out, of the same plan, from the same start."""
+    """Planned for as many epochs as were best on the samples held out, from the same start."""
+    watchers, begin = [], Plateau.__init__
+
+    def watch(self, *arguments):
+        begin(self, *arguments)
+        watchers.append(self)
+
+    monkeypatch.setattr(Plateau, "__init__", watch)
     settings = {"batch_size": batch_size, "n_iter_no_change": 3, "tol": 0.0, "max_iter": 30}
     model = make(early_stopping=True, **settings).fit(X, y)
-    scores = model.validation_scores_
-    assert model.n_iter_ == scores.index(max(scores)) + 1
+    assert len(watchers) == 2
+    assert len(watchers[1].losses) == model.n_iter_ <= watchers[0].best_epoch
     monkeypatch.setattr("ipdlam.estimators.perceptron.REFIT_BELOW", len(X))  # as many are enough
     fewer = make(early_stopping=True, **settings).fit(X, y)
-    assert fewer.n_iter_ == len(scores)
+    assert fewer.n_iter_ == len(watchers[0].losses)
     assert not same_answers(model, fewer)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy import sparse
-from sklearn.datasets import make_multilabel_classification
+from sklearn.datasets import load_diabetes, load_iris, load_wine, make_multilabel_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import recall_score
+from sklearn.model_selection import cross_val_score
 
 from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
 from ipdlam.estimators.batches import DrawnBatches
@@ -64,8 +66,9 @@ def test_a_frame_with_text_categories_and_gaps_is_learned(batch_size):
 
 def test_columns_become_what_their_types_say():
     columns = Columns.of(FRAME, "from_dtype")
-    named = ["size", "size_missing", "colour_blue", "colour_green", "colour_red", "colour_missing"]
-    assert columns.named() == [*named, "grade_a", "grade_b", "sold", "count", "count_missing"]
+    named = ["size", "size: missing", "colour=blue", "colour=green", "colour=red", "colour: missing"]
+    assert columns.named() == [*named, "grade=a", "grade=b", "sold", "count", "count: missing"]
+    assert classifier(max_iter=1).fit(FRAME, LABEL).number_names_ == columns.named()
     numbers = columns(FRAME, np.float64)
     assert numbers.shape == (N, len(columns.named()))
     assert np.array_equal(numbers[:, 1], FRAME["size"].isna())
@@ -101,7 +104,7 @@ def test_rare_categories_share_a_column():
     many = pd.DataFrame({"who": [f"p{number % 200}" for number in range(1000)] + ["often"] * 50})
     columns = Columns.of(many, "from_dtype")
     assert len(columns.named()) == MOST_CATEGORIES + 1
-    assert {"who_often", "who_others"} <= set(columns.named())
+    assert {"who=often", "who: others"} <= set(columns.named())
     assert (columns(many, np.float64).sum(1) == 1).all()
 
 
@@ -113,7 +116,7 @@ def test_numbers_and_flags_are_one_category_whatever_their_type():
 
 def test_objects_that_are_numbers_are_numbers():
     frame = pd.DataFrame({"a": np.array([1, 2.5, None], dtype=object)})
-    assert Columns.of(frame, "from_dtype").named() == ["a", "a_missing"]
+    assert Columns.of(frame, "from_dtype").named() == ["a", "a: missing"]
 
 
 @pytest.mark.parametrize("kind", ["datetime64[ns]", "timedelta64[ns]"])
@@ -121,6 +124,38 @@ def test_dates_are_refused_by_name(kind):
     frame = FRAME.assign(day=np.arange(N).astype(kind))
     with pytest.raises(ValueError, match=r"dates in the column 'day' .*day of the week"):
         classifier().fit(frame, LABEL)
+
+
+def test_dates_are_refused_wherever_they_come():
+    model, day = classifier(max_iter=1).fit(FRAME, LABEL), pd.date_range("2020-01-01", periods=N)
+    with pytest.raises(ValueError, match="dates in the column 'size'"):
+        model.predict(FRAME.assign(size=day))
+    with pytest.raises(ValueError, match="dates in the column 'size'"):
+        model.partial_fit(FRAME.assign(size=day), LABEL)
+    with pytest.raises(ValueError, match="dates"):
+        classifier().fit(np.full((N, 2), np.datetime64("2020-01-01")), LABEL)
+    with pytest.raises(ValueError, match="dates in the column 'odd'"):
+        classifier().fit(FRAME.assign(odd=np.array([*day[:-1], "never"], object)), LABEL)
+
+
+@pytest.mark.parametrize("odd", ["text", 10**400, 1j], ids=["text", "huge", "complex"])
+def test_what_is_no_number_is_refused_by_the_name_of_its_column(odd):
+    numbers = FRAME[["size", "sold"]].astype(float)
+    model = classifier(max_iter=1).fit(numbers, LABEL)
+    with pytest.raises(ValueError, match="in the column 'sold', where numbers are expected"):
+        model.predict(numbers.assign(sold=np.array([odd] * N, object)))
+    with pytest.raises(ValueError, match="in the column 'column 1', where numbers are expected"):
+        classifier(categorical_features=[0]).fit(np.array([["a", odd], ["b", 2]] * 60, object), [0, 1] * 60)
+    if odd == "text":
+        with pytest.raises(ValueError, match="name columns of text in categorical_features, or give a DataFrame"):
+            classifier().fit(np.array([["a", 1], ["b", 2]] * 60, object), [0, 1] * 60)
+
+
+def test_categories_that_are_large_numbers_or_intervals_are_told_apart():
+    large = pd.DataFrame({"a": pd.Categorical([12345678901234567, 12345678901234569])})
+    assert len(Columns.of(large, "from_dtype").named()) == 2
+    cut = pd.DataFrame({"a": pd.cut(np.arange(9.0), 3)})
+    assert len(Columns.of(cut, "from_dtype").named()) == 3
 
 
 def test_what_is_no_category_is_refused_by_name():
@@ -230,6 +265,28 @@ def test_columns_of_few_values_have_half_their_range_for_a_unit():
     np.testing.assert_allclose(scaling.unit, [0.5, 1.0])
 
 
+def test_the_module_clips_as_predict_does():
+    X = RANDOM.normal(size=(N, 3)).astype(np.float32)
+    model = regressor(max_iter=2).fit(X, X[:, 0])
+    far = X[:2].copy()
+    far[:, 1] = [1e30, -3e38]
+    np.testing.assert_allclose(model.module_(torch.from_numpy(far)).numpy()[:, 0], model.predict(far), rtol=1e-4)
+
+
+def test_numbers_at_the_end_of_their_range():
+    X = np.stack([np.where(np.arange(N) % 3 == 0, 1.7e308, -1.7e308), RANDOM.normal(size=N)], 1)
+    y = (X[:, 0] > 0).astype(int)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert classifier(max_iter=20).fit(X, y).score(X, y) == 1.0
+
+
+def test_quartiles_of_many_rows_are_not_those_of_every_so_manieth(monkeypatch):
+    monkeypatch.setattr("ipdlam.estimators.scaling.QUARTILE_ROWS", 100)
+    hours = (np.arange(2400) % 24).astype(float)[:, None]
+    assert abs(SmoothClip.of(hours, None).median[0] - 11.5) < 3.0
+
+
 def test_an_outlier_does_not_spoil_a_training():
     X = RANDOM.normal(size=(N, 3))
     y = X[:, 0] + X[:, 1]
@@ -272,6 +329,21 @@ def test_large_sparse_samples_are_dense_a_batch_at_a_time(weighted, monkeypatch)
     assert len(seen) == 1
     assert model.score(X, y) > 0.9
     assert model.partial_fit(X, y).n_iter_ == 21
+
+
+def test_sparse_samples_of_all_sizes():
+    X = sparse.random(N, 4, 0.5, format="lil", random_state=0)
+    X[0, 1] = 1e200
+    X[:, 2] = np.nan
+    y = X[:, 0].toarray()[:, 0] > 0.2
+    model = classifier(max_iter=20).fit(X.tocsr(), y)
+    assert model.score(X.tocsr(), y) > 0.9
+    assert all(np.isfinite(coef).all() for coef in model.coefs_)
+    assert np.isfinite(model.to_numbers(X.tocsr())).all()
+    with pytest.raises(ValueError, match=r"categorical_features=\[0\] is not for sparse X"):
+        classifier(categorical_features=[0]).fit(X.tocsr(), y)
+    gaps = np.where(RANDOM.rand(N, 2) < 0.1, np.nan, RANDOM.normal(size=(N, 2)))
+    assert len(classifier(max_iter=1).fit(gaps, y).predict(sparse.csr_matrix((3, 2)))) == 3
 
 
 def test_too_many_columns_are_refused_with_a_remedy():
@@ -319,6 +391,15 @@ def test_labels_have_no_weights_of_classes_and_keep_their_number():
     assert model.set_params(warm_start=False).fit(LABELLED, LABELS[:, 0]).predict(LABELLED).ndim == 1
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared"])
+@pytest.mark.parametrize("odd", [2 * LABELS - 1, LABELS + 1], ids=["-1 and 1", "1 and 2"])
+def test_labels_are_zero_and_one(loss, odd):
+    with pytest.raises(ValueError, match=r"y holds -?\d among several labels to a sample; give 0 and 1"):
+        classifier(loss=loss).fit(LABELLED, odd)
+    with pytest.raises(ValueError, match="classes is for classes"):
+        classifier().partial_fit(LABELLED, LABELS, classes=[0, 1])
+
+
 # --- rare classes -----------------------------------------------------------------------------------------------------
 
 
@@ -354,6 +435,14 @@ def test_a_quantile_is_what_so_many_targets_are_below(quantile):
     y = X[:, 0] + random.exponential(size=3000) * (1.0 + (X[:, 1] > 0))
     model = regressor(loss="quantile", quantile=quantile).fit(X[:2000], y[:2000])
     assert (y[2000:] < model.predict(X[2000:])).mean() == pytest.approx(quantile, abs=0.04)
+
+
+def test_quantiles_of_several_targets_and_of_no_batches():
+    y = RANDOM.exponential(size=(400, 2))
+    model = regressor(loss="quantile", quantile=0.8).fit(LABELLED, y)
+    np.testing.assert_allclose((y < model.predict(LABELLED)).mean(0), 0.8, atol=0.08)
+    with pytest.raises(ValueError, match="loss='quantile' needs mini-batches"):
+        regressor(loss="quantile", batch_size=None).fit(LABELLED, y)
 
 
 @pytest.mark.parametrize("quantile", [0.0, 1.0, -1, "half"])
@@ -413,3 +502,42 @@ def test_ctrl_c_keeps_the_members_that_are_trained(monkeypatch):
     monkeypatch.undo()
     again = classifier(n_members=2, max_iter=2).fit(LABELLED, LABELS[:, 0])
     assert np.array_equal(again.decision_function(LABELLED), model.decision_function(LABELLED))
+
+
+# --- early stopping ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("load", [load_iris, load_wine, load_diabetes])
+def test_early_stopping_costs_no_accuracy_on_small_tables(load):
+    X, y = load(return_X_y=True)
+    make = IPDLAMRegressor if load is load_diabetes else IPDLAMClassifier
+    plain, early = (
+        np.mean([cross_val_score(make(random_state=seed, early_stopping=stop), X, y, cv=4).mean() for seed in (0, 1)])
+        for stop in (False, True)
+    )
+    assert early > plain - 0.02
+
+
+def test_a_fraction_that_leaves_nothing_is_named():
+    with pytest.raises(ValueError, match=r"validation_fraction=0.999 holds back all of the 400 samples"):
+        classifier(early_stopping=True, validation_fraction=0.999).fit(LABELLED, LABELS[:, 0])
+
+
+def test_weights_of_pandas_and_of_classes_together():
+    weight = pd.Series(RANDOM.rand(400) + 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = classifier(max_iter=2).fit(LABELLED, LABELS[:, 0], sample_weight=weight)
+        classifier(max_iter=2, class_weight="balanced").fit(LABELLED, LABELS[:, 0], sample_weight=weight)
+    assert model.n_iter_ == 2
+    for wrong in ("balance", [1, 2]):
+        with pytest.raises(ValueError, match="class_weight must be 'balanced', None or weights in a dictionary"):
+            classifier(class_weight=wrong).fit(LABELLED, LABELS[:, 0])
+
+
+def test_a_stream_that_is_refused_leaves_nothing():
+    model = classifier()
+    with pytest.raises(ValueError, match="not among the classes"):
+        model.partial_fit(FRAME, LABEL, classes=["a", "b"])
+    assert not hasattr(model, "classes_")
+    assert not hasattr(model, "n_features_in_")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,11 +58,11 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     tol, n_iter_no_change
         Training ends when that many epochs in a row have not lowered the best loss by ``tol``.
     early_stopping, validation_fraction
-        Set samples aside, end after ``n_iter_no_change`` epochs without a better score on them, and keep the weights of
-        the best one. Below 10000 samples, where those set aside are missed, a second training takes all samples for as
-        many epochs as were best. A ``ConvergenceWarning`` says where the last epoch of ``max_iter`` was the best.
+        Set samples aside, end after ``n_iter_no_change`` epochs without a lower loss of them, and keep the weights of
+        the best one. Below 10000 samples, where those set aside are missed, a second training is planned on all samples
+        for as many epochs as were best. A ``ConvergenceWarning`` says where the last epoch of ``max_iter`` was best.
     warm_start
-        Go on from the weights and the scaling of the last ``fit``.
+        Go on from the weights, the scaling and the columns of the last ``fit``.
     random_state
         Of the initial weights, the order of the samples and those held out.
     verbose
@@ -202,12 +202,24 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
             logarithms: Array = np.log(self.predict_proba(X))
         return logarithms
 
+    def _check_settings(self) -> None:
+        weights = self.class_weight
+        if (
+            weights is not None
+            and not isinstance(weights, Mapping)
+            and not (isinstance(weights, str) and weights == "balanced")
+        ):
+            raise ValueError(f"class_weight must be 'balanced', None or weights in a dictionary, got {weights!r}")
+        super()._check_settings()
+
     def _learn_targets(self, y: Array, weight: Array | None, classes: Any = None) -> None:
         del weight
         self._labels = y.ndim == 2
         if self._labels:
-            if self.class_weight is not None:
-                raise ValueError("class_weight is for classes, but y holds several labels to a sample; leave it out")
+            for name, given in (("class_weight", self.class_weight), ("classes", classes)):
+                if given is not None:
+                    raise ValueError(f"{name} is for classes, but y holds several labels to a sample; leave it out")
+            check_labels(y)
             self.classes_ = np.arange(y.shape[1])
             return
         check_classification_targets(y)
@@ -222,6 +234,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
             columns, known = (1 if y.ndim == 1 else y.shape[1]), (len(self.classes_) if self._labels else 1)
             if columns != known:
                 raise ValueError(f"y has {columns} columns of labels, but had {known} in the first training")
+            check_labels(y)
             return
         check_classification_targets(y)
         unknown = np.setdiff1d(y, self.classes_)
@@ -283,3 +296,10 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
 def midway(loss: str) -> float:
     """Where the output for a label tells nothing: losses of margins have targets of -1 and 1, others of 0 and 1."""
     return 0.0 if issubclass(LOSSES[loss], MarginLoss) else 0.5
+
+
+def check_labels(y: Array) -> None:
+    """Refuse labels that are not 0 or 1."""
+    strange = np.setdiff1d(y, (0, 1))
+    if len(strange):
+        raise ValueError(f"y holds {strange.tolist()[0]!r} among several labels to a sample; give 0 and 1")

@@ -1,11 +1,13 @@
 """A table as numbers: what its columns are, learned from the first samples, and the same for all that come later.
 
 Numbers stay as they are; a gap among them becomes the median, and a column says where the gaps were. Categories become
-a column of 0 and 1 each. A category that is met for the first time in ``predict`` is none of those that are known.
+a column of 0 and 1 each, the most frequent ones of a column; rarer ones share one. A category that is met for the first
+time in ``predict`` is one of the rare ones where there are any, else none.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +18,11 @@ import numpy as np
 from ipdlam.estimators.scaling import Array
 
 MOST_CATEGORIES = 64  # of a column that are told apart, the most frequent ones; the others share a column
-KINDS = "categorical_features must be 'from_dtype', None, or the columns as names, numbers or a mask"
+SETTING = "categorical_features must be 'from_dtype', None, or the columns as names, positions or a mask"
+NO_DATES = (
+    "give numbers made of them, such as the year, the day of the week or the seconds since a date, or leave the column "
+    "out"
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,7 @@ class Column:
         gaps = is_missing(values)
         has_gaps, known = bool(gaps.any()), values[~gaps]
         if not categorical:
-            numbers = known.astype(np.float64)
-            return cls(name, fill=float(np.median(numbers)) if len(numbers) else 0.0, has_gaps=has_gaps)
+            return cls(name, fill=float(np.median(known)) if len(known) else 0.0, has_gaps=has_gaps)
         words: Counter[str] = Counter()
         for value, count in counts(name, known).items():
             words[as_word(name, value)] += count
@@ -56,8 +61,7 @@ class Column:
         if self.has_gaps:
             out[:, -1] = gaps
         if self.categories is None:
-            out[~gaps, 0] = values[~gaps].astype(np.float64)
-            out[gaps, 0] = self.fill
+            out[:, 0] = np.where(gaps, self.fill, values)
             return
         known = values[~gaps].tolist()
         different = counts(self.name, values[~gaps])
@@ -73,9 +77,9 @@ class Column:
         if self.categories is None:
             found = [self.name]
         else:
-            found = [f"{self.name}_{category}" for category in self.categories]
-            found += [f"{self.name}_others"] * self.has_others
-        return found + [f"{self.name}_missing"] * self.has_gaps
+            found = [f"{self.name}={category}" for category in self.categories]
+            found += [f"{self.name}: others"] * self.has_others
+        return found + [f"{self.name}: missing"] * self.has_gaps
 
 
 @dataclass(frozen=True)
@@ -130,58 +134,75 @@ def names_of(table: Any) -> list[str]:
 
 def values_of(table: Any, names: Sequence[str], which: Sequence[bool]) -> list[Array]:
     """The columns as arrays: categories as objects, numbers as float64, what is missing as None or NaN."""
-    if not is_frame(table):
-        return [table[:, number] for number in range(table.shape[1])]
-    found = []
+    found: list[Array] = []
     for number, (name, category) in enumerate(zip(names, which, strict=True)):
-        series = table.iloc[:, number]
-        if category:
-            found.append(series.astype(object).to_numpy())
-            continue
-        try:
-            found.append(series.to_numpy(dtype=np.float64, na_value=np.nan))
-        except (TypeError, ValueError):
-            some = next(value for value in series.dropna() if not is_number(value))
-            raise ValueError(
-                f"X holds {some!r} in the column {name!r}, where numbers are expected; make it a number, or name the "
-                "column in categorical_features"
-            ) from None
+        values = table.iloc[:, number] if is_frame(table) else table[:, number]
+        found.append(np.asarray(values.astype(object)) if category else as_numbers(name, values))
     return found
+
+
+def as_numbers(name: str, values: Any) -> Array:
+    """A column of numbers, with NaN for what is missing."""
+    try:
+        if getattr(values.dtype, "kind", "") == "c":
+            raise TypeError("complex numbers")
+        if hasattr(values, "iloc"):
+            numbers: Array = values.to_numpy(dtype=np.float64, na_value=np.nan)
+            return numbers
+        if values.dtype.kind != "O":
+            return np.asarray(values, np.float64)
+        return np.array(
+            [np.nan if gap else float(value) for value, gap in zip(values, is_missing(values), strict=True)]
+        )
+    except (TypeError, ValueError, OverflowError):
+        given = np.asarray(values.astype(object))
+        some = next((value for value in given[~is_missing(given)] if not is_number(value)), values.dtype)
+        raise ValueError(
+            f"X holds {some!r} in the column {name!r}, where numbers are expected; make it a number, or name the "
+            "column in categorical_features"
+        ) from None
+
+
+def refuse_dates(X: Any) -> None:
+    """Refuse dates and spans of time, of a frame by the column's name."""
+    kinds = dict(zip(names_of(X), X.dtypes, strict=True)) if is_frame(X) else {"X": getattr(X, "dtype", None)}
+    for name, kind in kinds.items():
+        if getattr(kind, "kind", "") in ("m", "M") or str(kind).startswith(("datetime", "timedelta", "period")):
+            raise ValueError(f"X holds dates in the column {name!r} ({kind}); {NO_DATES}")
 
 
 def categorical_mask(table: Any, names: Sequence[str], features: Any) -> list[bool]:
     """Which columns hold categories."""
     kinds = list(table.dtypes) if is_frame(table) else []
-    for name, kind in zip(names, kinds, strict=False):
-        if getattr(kind, "kind", "") in "mM" or str(kind).startswith(("datetime", "timedelta", "period")):
-            raise ValueError(
-                f"X holds dates in the column {name!r} ({kind}); give numbers made of them, such as the year, the day "
-                "of the week or the seconds since a date, or leave the column out"
-            )
     if features is None:
         return [False] * len(names)
     if isinstance(features, str):
         if features != "from_dtype":
-            raise ValueError(f"{KINDS}, got {features!r}")
+            raise ValueError(f"{SETTING}, got {features!r}")
         if not kinds:
             return [False] * len(names)
         return [is_categorical(kind, table.iloc[:, number]) for number, kind in enumerate(kinds)]
-    given = np.asarray(features)
+    try:
+        given = np.asarray(features)
+    except ValueError:
+        raise ValueError(f"{SETTING}, got {features!r}") from None
     if given.dtype == bool and given.shape == (len(names),):
         return [bool(flag) for flag in given]
     if given.ndim != 1 or given.dtype == bool:
-        raise ValueError(f"{KINDS}, got {features!r} for {len(names)} columns")
+        raise ValueError(f"{SETTING}, got {features!r} for {len(names)} columns")
     mask = [False] * len(names)
-    for one in given.tolist():
+    for one in list(features):
         if isinstance(one, str):
             if not kinds or one not in names:
                 known = ", ".join(names[:5]) if kinds else "columns without names"
                 raise ValueError(f"categorical_features holds {one!r}, but X has {known}")
             mask[list(names).index(one)] = True
-        elif isinstance(one, int) and 0 <= one < len(names):
-            mask[one] = True
+        elif isinstance(one, (int, np.integer)) and 0 <= one < len(names):
+            mask[int(one)] = True
         else:
-            raise ValueError(f"categorical_features holds {one!r}, but X has {len(names)} columns, counted from 0")
+            raise ValueError(
+                f"categorical_features holds {one!r}, but X has {len(names)} columns, at positions from 0 on"
+            )
     return mask
 
 
@@ -215,9 +236,9 @@ def is_number(value: Any) -> bool:
     """Whether ``float`` takes it."""
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
-    return True
+    return not isinstance(value, complex)
 
 
 def counts(name: str, values: Array) -> Counter[Any]:
@@ -231,13 +252,18 @@ def counts(name: str, values: Array) -> Counter[Any]:
 
 
 def as_word(name: str, value: Any) -> str:
-    """A category as text, so that those of a file and those of a program are the same: 1, 1.0 and True are one."""
-    if isinstance(value, (bool, np.bool_)):
-        return str(int(value))
-    if isinstance(value, (int, float, np.number)):
-        return f"{float(value):.15g}"
+    """A category as text: the numbers 1 and 1.0 and True are one."""
     if isinstance(value, str):
         return value
+    if isinstance(value, (bool, np.bool_, int, np.integer)):
+        return str(int(value))
+    if isinstance(value, (float, np.floating)):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    if type(value).__name__ == "Interval":  # of pandas.cut
+        return str(value)
+    if isinstance(value, (datetime.date, datetime.timedelta, np.datetime64, np.timedelta64)):
+        raise ValueError(f"X holds dates in the column {name!r} ({value!r}); {NO_DATES}")
     raise TypeError(
-        f"X holds {value!r} in the column {name!r}; a category must be a string or a number, not {type(value).__name__}"
+        f"X holds {value!r} in the column {name!r}; a category must be a string or a number, not "
+        f"{type(value).__name__}: use .astype(str)"
     )

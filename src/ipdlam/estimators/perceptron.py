@@ -6,6 +6,8 @@ import copy
 import math
 import warnings
 from abc import ABCMeta, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -32,7 +34,6 @@ from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.initialise import mlp
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.samples import from_numpy
-from ipdlam.training.history import History
 
 CHUNK = 8192  # rows that are predicted at a time
 REFIT_BELOW = 10000  # samples: from here on, those held out for early stopping are not missed
@@ -99,17 +100,24 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         """Train on all samples; with ``warm_start`` from the weights of the last training.
 
         ``sample_weight`` are weights >= 0. In one batch a weight of 2 is a sample given twice; over several batches a
-        sample is met once an epoch whatever its weight, so that a huge one is not worth as many copies.
+        sample is met once an epoch whatever its weight, so that a huge one is not worth as many copies. With
+        ``class_weight`` a sample is met as often as both weights say.
         """
         self._check_settings()
+        with self._as_it_was():
+            self._fit(X, y, sample_weight)
+        return self
+
+    @contextmanager
+    def _as_it_was(self) -> Iterator[None]:
+        """Data that are refused, before anything is learned from them, leave what was learned earlier."""
         earlier = dict(self.__dict__)
         try:
-            self._fit(X, y, sample_weight)
-        except (TypeError, ValueError):  # refused before anything was learned: what was learned earlier stays
+            yield
+        except (TypeError, ValueError):
             self.__dict__.clear()
             self.__dict__.update(earlier)
             raise
-        return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         random = check_random_state(self.random_state)
@@ -143,72 +151,65 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         """Train one network; the losses of its epochs, and whether the user has ended it.
 
         Some samples are ``kept`` and others ``held`` back, where it is to stop early. With few samples those held back
-        are missed. So they only say how many epochs are best, and a second training from the same start takes all
-        samples for so many epochs of the same plan.
+        are missed. So they only say how many epochs are best, and a second training from the same start is planned on
+        all samples for so many epochs.
         """
         if held is None:
-            losses, history = self._run(network, rows, None, seed, first, None)
-            return losses, history.stop_reason == "interrupted"
+            return self._run(network, rows, None, seed, first, self.max_iter)[:2]
         start = copy.deepcopy(network.state_dict())
-        losses, history = self._run(network, rows.picked(kept), rows.picked(held), seed, first, None)
-        scores = [math.nan if record.score is None else record.score for record in history]
-        self.validation_scores_ = [*getattr(self, "validation_scores_", []), *scores]
-        interrupted, best = history.stop_reason == "interrupted", history.best
-        if best is None or len(rows) >= REFIT_BELOW or interrupted:
+        training = self._run(network, rows.picked(kept), rows.picked(held), seed, first, self.max_iter)
+        losses, interrupted, best_epoch = training
+        if not best_epoch or len(rows) >= REFIT_BELOW or interrupted:
             return losses, interrupted
         network.load_state_dict(start)
-        epochs = len([record for record in history if record.iteration <= best.iteration])
-        losses, history = self._run(network, rows, None, seed, first, epochs)
-        return losses, history.stop_reason == "interrupted"
+        return self._run(network, rows, None, seed, first, best_epoch)[:2]
 
     def _run(
-        self, network: nn.Sequential, rows: Rows, held: Rows | None, seed: int, first: bool, stop_after: int | None
-    ) -> tuple[list[float], History]:
-        """One training, scored on the samples that are ``held`` back: the losses of its epochs, and its history."""
+        self, network: nn.Sequential, rows: Rows, held: Rows | None, seed: int, first: bool, epochs: int
+    ) -> tuple[list[float], bool, int]:
+        """One training: the losses of its epochs, whether the user has ended it, and which epoch was best.
+
+        Where samples are ``held`` back, the network ends with the weights that are best on them.
+        """
         batches, weight = self.batch_size is not None, rows.weight
         drawn = batches and self._draws_by_weight()
         samples = float(len(rows) if weight is None or drawn else weight.sum())
-        plateau = Plateau(
-            self.tol,
-            self.n_iter_no_change if held is None and stop_after is None else None,
-            samples if batches else None,
-            type(self).__name__ if self.verbose else None,
-            stop_after,
-        )
-        common: dict[str, Any] = {
-            "validation_data": held and (self._inputs(dense(held.X)), self._encode(held.y), held.weight),
-            "restore_best": held is not None,
-            "patience": None if held is None else self.n_iter_no_change,
-            "callbacks": [plateau],
-        }
+        talks_as = type(self).__name__ if self.verbose else None
+        plateau = Plateau(self.tol, self.n_iter_no_change, samples if batches else None, talks_as, held is not None)
+        if held is not None or not batches:  # the full-batch method leaves its best network behind on the way
+            plateau.keeps = network
+        validation = None if held is None else (self._inputs(dense(held.X)), self._encode(held.y), held.weight)
+        common: dict[str, Any] = {"validation_data": validation, "callbacks": [plateau]}
         targets = self._encode(rows.y)
         if batches:
-            known = samples if weight is None or drawn else samples / unit_of(torch.from_numpy(weight))
+            known = samples if weight is None or drawn else samples / unit_of(torch.tensor(weight))
             trainer = self._batch_trainer(network, len(rows), known, seed, "rescale" if first else "keep")
             # A forward pass over all samples is not free.
-            common |= {"epochs": self.max_iter, "evaluate_every": 1 if held is not None else self.max_iter}
+            common |= {"epochs": epochs, "evaluate_every": 1 if held is not None else epochs}
             if drawn or (issparse(rows.X) and math.prod(rows.X.shape) > DENSE_CELLS):
                 history = trainer.fit(self._loader(rows, targets, seed, drawn), **common)
             else:
                 history = trainer.fit(self._inputs(dense(rows.X)), targets, sample_weight=weight, **common)
         else:
-            plateau.keeps = network if held is None and stop_after is None else None
             whole, inputs = IPDLAM(network, **self._full_batch_settings()), self._inputs(dense(rows.X))
-            history = whole.fit(inputs, targets, iterations=self.max_iter, sample_weight=weight, **common)
-            if plateau.best_weights:  # the method leaves its best network behind (docs/results/reproduction.md)
-                network.load_state_dict(plateau.best_weights)
+            history = whole.fit(inputs, targets, iterations=epochs, sample_weight=weight, **common)
+        if plateau.best_weights:
+            network.load_state_dict(plateau.best_weights)
+        if held is not None:
+            scores = [math.nan if record.score is None else record.score for record in history]
+            self.validation_scores_ = [*getattr(self, "validation_scores_", []), *scores]
+            if history.stop_reason == "iterations" and plateau.best_epoch == len(history) > 1:
+                warnings.warn(
+                    f"the loss of the samples held out was still falling when max_iter={self.max_iter} was reached; "
+                    "more iterations would help",
+                    ConvergenceWarning,
+                    stacklevel=5,
+                )
         if history.stop_reason == "interrupted":
             if not history:
                 raise KeyboardInterrupt  # there is nothing to go on with
             warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=5)
-        elif held is not None and history.stop_reason == "iterations" and still_better(history):
-            warnings.warn(
-                f"the score on the samples held out was still rising when max_iter={self.max_iter} was reached; more "
-                "iterations would help",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
-        return plateau.losses, history
+        return plateau.losses, history.stop_reason == "interrupted", plateau.best_epoch
 
     def _loader(self, rows: Rows, targets: Array, seed: int, drawn: bool) -> DrawnBatches:
         """The samples batch by batch, where they are not gone through as they are."""
@@ -227,6 +228,11 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             raise ValueError("early_stopping is for fit; partial_fit makes one pass and has nothing to stop")
         if self.n_members > 1:
             raise ValueError(f"n_members={self.n_members} is for fit; partial_fit trains one network")
+        with self._as_it_was():
+            self._stream(X, y, sample_weight, classes)
+        return self
+
+    def _stream(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         first = not hasattr(self, "n_iter_")
         rows = self._check_data(X, y, sample_weight, first, least=1)
         self._check_range(rows.y, rows.X.dtype if first else self._precision())
@@ -250,7 +256,6 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             count += samples
         self._trainer = trainer  # here, since one that failed cannot go on
         self._publish([total / count], first)
-        return self
 
     def _begin(self, rows: Rows, seeds: list[int], first: bool) -> None:
         """The scale of the inputs and networks, or those of the last training."""
@@ -327,6 +332,11 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         """The numbers of the samples to train on, and of those that are held back."""
         y = rows.y
         held_out = math.ceil(self.validation_fraction * len(y))
+        if held_out >= len(y):
+            raise ValueError(
+                f"validation_fraction={self.validation_fraction} holds back all of the {len(y)} samples that count; "
+                "give a smaller one, or leave early_stopping out"
+            )
         strata = self._strata(y, min(held_out, len(y) - held_out))
         kept, held = train_test_split(
             np.arange(len(y)), test_size=self.validation_fraction, random_state=random, stratify=strata
@@ -390,6 +400,14 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         numbers = dense(self._reader(self, X))
         return np.where(np.isnan(numbers), self._usual, numbers) if has_gaps(numbers) else numbers
 
+    @property
+    def number_names_(self) -> list[str]:
+        """The names of the columns of :meth:`to_numbers`."""
+        check_is_fitted(self)
+        if self._reader.columns is not None:
+            return self._reader.columns.named()
+        return list(getattr(self, "feature_names_in_", [f"x{number}" for number in range(self.n_features_in_)]))
+
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the network as an ONNX file that takes a batch ``X`` of any number of rows and gives ``outputs``.
 
@@ -405,12 +423,6 @@ def mean_curve(curves: list[list[float]]) -> list[float]:
     longest = max(len(curve) for curve in curves)
     padded = [curve + curve[-1:] * (longest - len(curve)) for curve in curves]
     return [sum(losses) / len(curves) for losses in zip(*padded, strict=True)]
-
-
-def still_better(history: History) -> bool:
-    """Whether the last epoch has the best score on the samples held out."""
-    scores = [record.score for record in history if record.score is not None]
-    return len(scores) > 1 and scores[-1] > max(scores[:-1])
 
 
 def draw_seed(random: Any) -> int:

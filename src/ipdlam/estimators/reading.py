@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
-from ipdlam.estimators.columns import Columns, as_pandas, is_frame
+from ipdlam.estimators.columns import Columns, as_pandas, is_frame, names_of, refuse_dates, values_of
 from ipdlam.estimators.scaling import Array
 
 FLOATS = (np.float64, np.float32)
@@ -48,27 +50,35 @@ class Rows:
 
 
 class Reader:
-    """How X is read: the columns of a table, and what stands for a gap where the first samples had none."""
+    """How X is read: as a table whose columns are known, or as an array of numbers."""
 
     def __init__(self, columns: Columns | None) -> None:
-        self.columns = columns
+        self.columns = columns  # None where X is numbers without gaps
 
     @classmethod
     def of(cls, X: Any, categorical_features: Any) -> Reader:
-        """As the first samples say; of an array only named columns can be categories."""
+        """As the first samples say; columns of an array are categories only where they are listed."""
+        listed = categorical_features is not None and not isinstance(categorical_features, str)
         if issparse(X):
+            if listed:
+                raise ValueError(
+                    f"categorical_features={categorical_features!r} is not for sparse X; make the columns of the "
+                    "categories yourself, or give X as a DataFrame or an array"
+                )
             return cls(None)
-        if is_frame(X):
-            return cls(Columns.of(as_pandas(X), categorical_features))
-        if categorical_features is None or isinstance(categorical_features, str):
-            return cls(None)
-        return cls(Columns.of(check_array(X, dtype=None, ensure_all_finite=False), categorical_features))
+        refuse_dates(X)
+        if not is_frame(X) and not listed:
+            return cls(None)  # whether there are gaps is known when it is an array of numbers
+        table = as_pandas(X) if is_frame(X) else check_array(X, dtype=None, ensure_all_finite=False)
+        return cls(Columns.of(table, categorical_features))
 
     def fit(self, estimator: BaseEstimator, X: Any, y: Any, first: bool, **checks: Any) -> tuple[Any, Array]:
         """X as numbers, without gaps where the first samples had some, and y."""
         checks = {"dtype": FLOATS, "accept_sparse": "csr", "ensure_all_finite": "allow-nan", **checks}
+        refuse_dates(X)
         if self.columns is None:
-            X, y = validate_data(estimator, X, y, reset=first, **checks)
+            with naming_columns(X):
+                X, y = validate_data(estimator, X, y, reset=first, **checks)
             if first and not issparse(X) and has_gaps(X):
                 self.columns = Columns.of(X, None)
                 X = X if self.columns is None else self.columns(X, X.dtype)
@@ -80,17 +90,34 @@ class Reader:
 
     def __call__(self, estimator: BaseEstimator, X: Any) -> Any:
         """X of a prediction as numbers."""
+        refuse_dates(X)
         if self.columns is None:
             checks = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}
-            return validate_data(estimator, X, dtype=FLOATS, reset=False, **checks)
+            with naming_columns(X):
+                return validate_data(estimator, X, dtype=FLOATS, reset=False, **checks)
         validate_data(estimator, X, reset=False, skip_check_array=True)
         return check_array(self._numbers(X), dtype=FLOATS, estimator=estimator, input_name="X")
 
     def _numbers(self, X: Any) -> Array:
         assert self.columns is not None
+        X = X.toarray() if issparse(X) else X
         table = as_pandas(X) if is_frame(X) else check_array(X, dtype=None, ensure_all_finite=False)
         dtype = table.dtype if not is_frame(X) and table.dtype == np.float32 else np.float64
         return self.columns(table, dtype)
+
+
+@contextmanager
+def naming_columns(X: Any) -> Iterator[None]:
+    """Say which column holds what is no number, where scikit-learn says only what it holds."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if is_frame(X) and "feature" not in str(error):
+            table = as_pandas(X)
+            values_of(table, names_of(table), [False] * table.shape[1])  # refuses it by name
+        elif "could not convert" in str(error):
+            raise ValueError(f"{error}; name columns of text in categorical_features, or give a DataFrame") from None
+        raise
 
 
 def has_gaps(X: Array) -> bool:

@@ -104,6 +104,11 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
     def _check_settings(self) -> None:
         if not 0.0 < check_number("quantile", self.quantile) < 1.0:
             raise ValueError(f"quantile must be above 0 and below 1, got {self.quantile!r}")
+        if self.loss == "quantile" and self.batch_size is None:
+            raise ValueError(
+                "loss='quantile' needs mini-batches: the full-batch method does not come near the quantile; leave "
+                "batch_size=None out"
+            )
         super()._check_settings()
 
     def _loss(self) -> str | Loss:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
-from sklearn.utils.sparsefuncs import mean_variance_axis
+from scipy.sparse import diags, issparse
+from sklearn.utils.sparsefuncs import mean_variance_axis, min_max_axis
 from torch import nn
 
 Array = np.ndarray[Any, Any]
 NUMBERS = 1 << 20  # to a chunk: sums in float64 never copy the whole array
-QUARTILE_ROWS = 20000  # that quartiles are taken from: evenly spread ones, where there are more
+QUARTILE_ROWS = 20000  # that quartiles are taken from: some at random, where there are more
+FAR = 1e6  # units: from there on, a number is where the clip ends, and its square might overflow
 BEND = 3.0  # units from the median, where the clip begins to be felt; nothing gets further than this
 
 
@@ -28,11 +29,12 @@ class Scaling:
     def of(cls, X: Any, weight: Array | None) -> Scaling:
         """As the samples say; a column that does not vary keeps its unit."""
         if issparse(X):
-            mean, variance = mean_variance_axis(X, 0, weights=weight)
-            return cls._made(mean, np.sqrt(variance), np.ones_like(mean), X.dtype)
+            least, most = (np.nan_to_num(ends) for ends in min_max_axis(X, 0, ignore_nan=True))
+            unit = power_of_two(np.maximum(most, -least))
+            mean, variance = mean_variance_axis(X.astype(np.float64) @ diags(1.0 / unit), 0, weights=weight)
+            return cls._made(np.nan_to_num(mean), np.sqrt(np.nan_to_num(variance)), unit, X.dtype)
         # The squares of huge and of tiny numbers overflow, so columns are divided by a power of two of their size.
-        largest = np.maximum(X.max(0), -X.min(0)).astype(np.float64)
-        unit = np.ldexp(1.0, np.frexp(largest)[1] - 1)
+        unit = power_of_two(np.maximum(X.max(0), -X.min(0)))
         mean = column_means(X, weight, unit)
         deviation = np.sqrt(column_means(X, weight, unit, about=mean))
         return cls._made(mean, deviation, unit, X.dtype)
@@ -90,8 +92,12 @@ class SmoothClip:
     @classmethod
     def of(cls, X: Array, weight: Array | None) -> SmoothClip:
         """As the samples say; a column that does not vary keeps its unit."""
-        step = max(1, len(X) // QUARTILE_ROWS)
-        rows, weights = X[::step], np.ones(len(X[::step])) if weight is None else weight[::step].astype(np.float64)
+        if len(X) > QUARTILE_ROWS:
+            some = np.sort(np.random.default_rng(0).choice(len(X), QUARTILE_ROWS, replace=False))
+            rows, weight = X[some], None if weight is None else weight[some]
+        else:
+            rows = X
+        weights = np.ones(len(rows)) if weight is None else weight.astype(np.float64)
         lower, median, upper = (np.empty(X.shape[1], X.dtype) for _ in range(3))
         for column in range(X.shape[1]):
             order = np.argsort(rows[:, column])
@@ -99,15 +105,17 @@ class SmoothClip:
             # The smallest value that so much of the weight is not above: the same for weights and for repetitions.
             places = np.searchsorted(reached, np.array([0.25, 0.5, 0.75]) * reached[-1] * (1.0 - 1e-12))
             lower[column], median[column], upper[column] = rows[order[places], column]
-        unit = upper - lower
+        half = upper / 2 - lower / 2  # halves do not overflow
+        unit = 2 * np.minimum(half, np.finfo(X.dtype).max / 2)
         unit = np.where(unit > 0, unit, X.max(0) / 2 - X.min(0) / 2)
         constant = unit <= 10 * np.finfo(X.dtype).eps * np.abs(median)
         return cls(median, np.where(constant, 1.0, unit).astype(X.dtype))
 
     def __call__(self, X: Array) -> Array:
         """A scaled copy."""
-        scaled = np.subtract(X, self.median)
-        scaled /= self.unit
+        scaled = np.multiply(X, 0.5, dtype=np.result_type(X, self.median))  # halves do not overflow
+        scaled -= self.median / 2
+        scaled /= self.unit / 2
         scaled /= np.hypot(1.0, scaled / BEND)
         return scaled
 
@@ -133,8 +141,14 @@ class Clip(nn.Module):
         self.register_buffer("unit", unit.clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        z = (x - self.median) / self.unit
+        z = ((x / 2 - self.median / 2) / (self.unit / 2)).clamp(-FAR, FAR)
         return z / torch.sqrt(1.0 + (z / BEND).square())
+
+
+def power_of_two(sizes: Array) -> Array:
+    """The power of two below each size: dividing by it costs no digit."""
+    found: Array = np.ldexp(1.0, np.frexp(sizes.astype(np.float64))[1] - 1)
+    return found
 
 
 def column_means(X: Array, weight: Array | None, unit: Array, about: Array | None = None) -> Array:
