@@ -102,7 +102,8 @@ def ranks_table(result: dict) -> list[str]:
     lines = ["| method | mean rank |", "|---|---:|"]
     lines += [f"| {method} | {rank:.2f} |" for method, rank in sorted(ranks.items(), key=lambda item: item[1])]
     difference = critical_difference(len(methods), tables)
-    return [*lines, "", f"{tables} tables; ranks that differ by less than {difference:.2f} may differ by chance."]
+    about = f"{tables} tables, by the splits that all methods have. Ranks that differ by less than {difference:.2f}"
+    return [*lines, "", f"{about} may differ by chance."]
 
 
 def cells_table(result: dict, kind: str, cell: Callable[[list[dict]], str]) -> list[str]:

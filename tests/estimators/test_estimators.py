@@ -1298,7 +1298,7 @@ def test_what_none_stands_for_in_the_two_methods(monkeypatch):
 
         monkeypatch.setattr(method, "start", start)
     classifier().fit(X, Y)
-    assert (seen[0]["weight_decay"], seen[0]["proximity"], seen[0]["batch_size"]) == (0.1, 3.0, 64)
+    assert (seen[0]["weight_decay"], seen[0]["proximity"], seen[0]["batch_size"]) == (0.05, 3.0, 64)
     classifier(batch_size=None).fit(X, Y)
     assert seen[1]["proximity"] == 1.0
     assert all(layer["strength"] == 1e-5 and layer["relative"] for layer in seen[1]["regularizers"])

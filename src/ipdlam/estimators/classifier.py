@@ -99,7 +99,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     """
 
     losses = tuple(name for name in LOSSES if name != "quantile")
-    decays = (250.0, 0.1)
+    decays = (250.0, 0.05)
     several_targets = False
 
     def __init__(
