@@ -64,19 +64,20 @@ def cifar(found: dict, made: str) -> list[str]:
     rows, trials = found["cifar"]["rows"], found.get("tune", {}).get("rows", [])
     best = {row["method"]: row["rate"] for row in sorted(trials, key=lambda row: row["held_out"])}
     lines = [
-        "| network | method | rate | epochs | batch | seeds | test accuracy |",
-        "|---|---|---|---:|---:|---:|---:|",
+        "| network | method | rate | epochs | batch | seeds | test accuracy | processor seconds |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
     ]
-    groups: dict[tuple, list[float]] = {}
+    groups: dict[tuple, list[dict]] = {}
     for row in rows:
-        groups.setdefault((row["network"], row["epochs"], row["method"], row["batch"]), []).append(row["test"])
-    for (network, epochs, method, batch), tests in sorted(
-        groups.items(), key=lambda item: (*item[0][:2], -max(item[1]))
-    ):
+        groups.setdefault((row["network"], row["epochs"], row["method"], row["batch"]), []).append(row)
+    best_first = sorted(groups.items(), key=lambda item: (*item[0][:2], -max(row["test"] for row in item[1])))
+    for (network, epochs, method, batch), runs in best_first:
         name, _, rate = method.partition("=") if not method.startswith("ours") else (method, "", "")
         name = name.replace(",", ", ").replace("=", " ")
         about = "" if not rate else f"{rate}, tuned" if best.get(name) == float(rate) else f"{rate}, not tuned"
-        lines.append(f"| {network} | {name} | {about} | {epochs} | {batch} | {len(tests)} | {spread(tests)} |")
+        seconds = statistics.median(row["processor_seconds"] for row in runs)
+        cells = (network, name, about, epochs, batch, len(runs), spread(row["test"] for row in runs), f"{seconds:.0f}")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     words = (
         "Crops and mirror images, cross-entropy. The optimizers have a one-cycle schedule, ours its defaults but for "
         "what is named."

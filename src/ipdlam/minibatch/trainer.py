@@ -114,7 +114,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         inertia: float = defaults.INERTIA,
         proximity: float | None = None,
         penalty: float = defaults.PENALTY,
-        penalty_growth: float = 1e4,
+        penalty_growth: float = defaults.ENVELOPE_GROWTH,
         rank: int = defaults.RANK,
         weight_decay: float = defaults.WEIGHT_DECAY,
         batch_size: int | None = None,
