@@ -126,8 +126,8 @@ def envelope(result: dict) -> list[str]:
     errors = [f"{row['table']} {row['ours']:.3f} ({row['mlp']:.3f})" for row in result["calibration"]]
     calibration = (
         "Calibration error of `IPDLAMClassifier` with cross-entropy, in five folds, and of scikit-learn's MLP behind a "
-        f"scaler in brackets: {', '.join(errors)}. Where ours is larger, the default `alpha` of the estimator, a pull of the "
-        "weights to zero, makes it too modest."
+        f"scaler in brackets: {', '.join(errors)}. Where ours is larger, the default `alpha` of the estimator, a pull "
+        "of the weights to zero, makes it too modest."
     )
     return [*lines, "", words, "", calibration]
 
