@@ -116,7 +116,9 @@ class SmoothClip:
         scaled = np.multiply(X, 0.5, dtype=np.result_type(X, self.median))  # halves do not overflow
         scaled -= self.median / 2
         scaled /= self.unit / 2
-        scaled /= np.hypot(1.0, scaled / BEND)
+        for start in range(0, len(scaled), size := max(1, NUMBERS // scaled.shape[1])):
+            rows = scaled[start : start + size]
+            rows /= np.hypot(1.0, rows / BEND)
         return scaled
 
     @property
