@@ -184,8 +184,10 @@ def launched(*arguments, seconds=120.0):
 
 def give_up(launcher):
     """Kill torchrun and first its ranks: they would outlive it, and hold the pipe that all of them speak through."""
+    if launcher.poll() is not None:
+        return  # its number may be another's by now
     launcher.send_signal(signal.SIGSTOP)  # it starts no others meanwhile
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended, and they before it
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
         for rank in workers_of(launcher):
             os.kill(rank, signal.SIGKILL)
     launcher.send_signal(signal.SIGKILL)
