@@ -20,7 +20,7 @@ from unittest import mock
 import torch
 
 from programs import ROOT
-from ranks import context
+from ranks import context, workers_of
 
 
 class Forked:
@@ -97,23 +97,26 @@ def program(path, *arguments):
 class ForkedPython(subprocess.Popen):
     """A process that a program starts with Python: forked from the program, which has imported torch already.
 
-    Not where torch has several threads, which would not survive it.
+    Not where torch has several threads, which would not survive it, and not with what is not imitated here: files
+    to pass on, a function to call before, and streams that are one of the program's own three.
     """
 
     def _execute_child(self, command, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more):
-        if command[0] != sys.executable or torch.get_num_threads() > 1:
+        streams = (more[3], more[6], more[8])  # what it reads and writes; -1 where that is what the program has
+        special = preexec_fn or pass_fds or not close_fds or any(0 <= stream <= 2 for stream in streams)
+        if command[0] != sys.executable or torch.get_num_threads() > 1 or special:
             super()._execute_child(command, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more)
             return
-        streams = (more[3], more[6], more[8])  # its ends of pipes; -1 where there is none
         self.pid = os.fork()
         if self.pid == 0:
-            if more[14]:
-                os.setsid()
-            os._exit(as_python(command[1:], streams, cwd, env))
+            try:
+                if more[14]:
+                    os.setsid()
+                os._exit(as_python(command[1:], streams, cwd, env))
+            finally:  # whatever fails: it must not go on as the program
+                os._exit(1)
         self._child_created = True
-        for end in streams:
-            if end != -1:
-                os.close(end)
+        self._close_pipe_fds(*more[3:9])  # those that were made for it; a file of the program stays open
 
 
 def as_python(arguments, streams, cwd, env):
@@ -123,14 +126,14 @@ def as_python(arguments, streams, cwd, env):
             os.dup2(stream, number)
     os.closerange(3, 256)
     sys.stdin, sys.stdout, sys.stderr = (open(number, "w" if number else "r", closefd=False) for number in range(3))  # noqa: SIM115
-    if env is not None:
-        os.environ.clear()
-        os.environ.update(env)
-    os.chdir(cwd or ".")
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    option, *words = [word for word in arguments if word != "-u"]
     try:
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
+        os.chdir(cwd or ".")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        option, *words = [word for word in arguments if word != "-u"]
         if option == "-c":
             sys.path.insert(0, "")
             exec(words[0], {"__name__": "__main__"})
@@ -141,7 +144,10 @@ def as_python(arguments, streams, cwd, env):
             program(option, *words)
         return 0
     except SystemExit as end:
-        return end.code or 0
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
     except BaseException:
         traceback.print_exc()
         return 1
@@ -167,13 +173,24 @@ def launched(*arguments, seconds=120.0):
     """
     usual = ("--nproc-per-node=2", "--max-restarts=1", "--standalone", "--monitor-interval=3")
     launcher = Forked(torchrun, *usual, *map(str, arguments))
-    late = threading.Timer(seconds, launcher.send_signal, [signal.SIGKILL])
+    late = threading.Timer(seconds, give_up, [launcher])
     late.start()
     try:
         yield launcher
     finally:
         late.cancel()
-        launcher.send_signal(signal.SIGKILL)
+        give_up(launcher)
+
+
+def give_up(launcher):
+    """Kill torchrun and first its ranks: they would outlive it, and hold the pipe that all of them speak through."""
+    if launcher.poll() is not None:
+        return  # its number may be another's by now
+    launcher.send_signal(signal.SIGSTOP)  # it starts no others meanwhile
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+        for rank in workers_of(launcher):
+            os.kill(rank, signal.SIGKILL)
+    launcher.send_signal(signal.SIGKILL)
 
 
 def call(file, name, *arguments):

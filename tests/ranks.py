@@ -489,5 +489,5 @@ def options(settings):
 
 
 def workers_of(launcher):
-    """Process numbers of the ranks that torchrun has started, in their order."""
+    """Process numbers of what torchrun has started: its ranks, in their order unless it starts anything else."""
     return [int(process) for process in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()]

@@ -18,6 +18,7 @@ from torch import nn
 import ipdlam
 from ipdlam import IPDLAM, CheckpointError
 from ipdlam.checkpoint import format as checkpoints
+from ipdlam.checkpoint.files import REPLACED, write_file
 from ipdlam.prox import LOSSES, REGULARIZERS, Huber, Ridge, Squared
 from ipdlam.training.callbacks import Checkpoints
 
@@ -332,6 +333,43 @@ def test_a_failing_disk_loses_nothing(tmp_path, monkeypatch, number, after):
     twin = IPDLAM(make_model())
     twin.fit(X, Y, iterations=4)
     assert same(resumed.model, twin.model)
+
+
+def test_all_is_on_the_disk_before_it_gets_its_name_and_then_the_name(saved, monkeypatch):
+    """The tests replace ``os.fsync``; here its calls count, of a checkpoint that replaces one, and of a single file."""
+    calls = []
+
+    def synced(descriptor):
+        found = os.fstat(descriptor)
+        calls.append(("sync", found.st_ino, found.st_size if stat.S_ISREG(found.st_mode) else None))
+
+    def noted(rename):
+        def renamed(path, target):
+            calls.append(("rename", path.stat().st_ino, Path(target).name))
+            return rename(path, target)
+
+        return renamed
+
+    monkeypatch.setattr(os, "fsync", synced)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(Path, name, noted(getattr(Path, name)))
+
+    folder, old = saved.parent.stat().st_ino, saved.stat().st_ino
+    load(saved).save(saved)
+    *before, aside, named, last = calls
+    files = [("sync", file.stat().st_ino, file.stat().st_size) for file in saved.iterdir()]
+    assert len(files) > 1
+    assert sorted(before[:-1]) == sorted(files)  # each of them whole
+    assert before[-1] == ("sync", saved.stat().st_ino, None)
+    assert aside == ("rename", old, REPLACED + saved.name)
+    assert named == ("rename", saved.stat().st_ino, saved.name)
+    assert last == ("sync", folder, None)
+
+    calls.clear()
+    file = saved.parent / "summary.json"
+    write_file(file, b"a result")
+    number = file.stat().st_ino
+    assert calls == [("sync", number, 8), ("rename", number, file.name), ("sync", folder, None)]
 
 
 def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, monkeypatch):

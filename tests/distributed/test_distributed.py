@@ -423,10 +423,12 @@ def test_torchrun_starts_again_from_the_last_checkpoint(job_of_two, tmp_path):
     with launched("-m", "ipdlam", "train", *options(SETTINGS), "--output", run) as launcher:
         while launcher.poll() is None and len(list((run / "checkpoints").glob("iteration-*"))) < 2:
             time.sleep(0.002)
+        assert launcher.poll() is None, launcher.communicate()[0]
         os.kill(workers_of(launcher)[1], signal.SIGKILL)
         output = launcher.communicate()[0]
     assert launcher.returncode == 0, output
-    assert output.count("error: rank 0 of 2 lost the other processes") == 1
+    assert output.count("error: rank 0 of 2 lost the other processes") == 1, output
+    assert "error: rank 1 of 2 lost" not in output  # it was killed, and not the other one
     assert "resumed after iteration" in output
     assert output.count("120/120") == 1  # one process speaks
     assert same_model(run, job_of_two)

@@ -339,9 +339,12 @@ def test_torchrun_starts_a_run_of_epochs_again(job_of_two, tmp_path):
     with launched("-m", "ipdlam", "train", *options(SETTINGS), "--output", tmp_path / "run") as launcher:
         while launcher.poll() is None and len(list((tmp_path / "run" / "checkpoints").glob("iteration-*"))) < 2:
             time.sleep(0.002)
+        assert launcher.poll() is None, launcher.communicate()[0]
         os.kill(workers_of(launcher)[1], signal.SIGKILL)
         output = launcher.communicate()[0]
     assert launcher.returncode == 0, output
+    assert output.count("error: rank 0 of 2 lost the other processes") == 1, output
+    assert "error: rank 1 of 2 lost" not in output  # it was killed, and not the other one
     assert "resumed after epoch" in output
     assert same_model(tmp_path / "run", job_of_two)
     assert without_seconds(tmp_path / "run") == without_seconds(job_of_two)
