@@ -12,7 +12,9 @@ from torch.nn import functional
 from contracts import equal, says, weights
 from ipdlam import IPDLAM, MiniBatchIPDLAM, UnsupportedModelError
 from ipdlam.baselines import BackPropagation
+from ipdlam.minibatch.epoch import as_batch
 from ipdlam.network.graph import Graph
+from ipdlam.network.layers import ConvNode
 from ipdlam.network.nodes import Activate, MaxPool
 
 N = 48
@@ -672,3 +674,32 @@ def test_what_is_frozen_is_not_remembered():
     trainer = MiniBatchIPDLAM(model)
     trainer.step(*pictures())
     assert 1 not in trainer._state.stepper.memories
+
+
+def test_patches_of_what_is_made_of_no_sample_do_not_go_by_the_samples_places(monkeypatch: pytest.MonkeyPatch):
+    """Also where there happen to be as many rows of it as samples are held here."""
+
+    class Template(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("pattern", torch.rand(3, 1, 6))
+            self.own, self.common, self.out = nn.Conv1d(1, 1, 3), nn.Conv1d(1, 1, 3), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out((self.own(x) + self.common(self.pattern).mean(0)).flatten(1))
+
+    given, found = {}, ConvNode.memory_rows
+
+    def noted(self: ConvNode, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
+        given[self.place] = positions
+        return found(self, x, batch, rows, positions)
+
+    trainer, X, y = MiniBatchIPDLAM(Template()), torch.rand(3, 1, 6), torch.tensor([0, 1, 1])
+    trainer.step(X, y)
+    state = trainer._state
+    monkeypatch.setattr(ConvNode, "memory_rows", noted)
+    places = torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        state.stepper.update(as_batch(state.check_batch(False, X, y, None), 3, positions=places), 0.0)
+    assert given["module own (Conv1d)"] is places
+    assert given["module common (Conv1d)"] is None
