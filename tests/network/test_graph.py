@@ -12,7 +12,9 @@ from torch.nn import functional
 from contracts import equal, says, weights
 from ipdlam import IPDLAM, MiniBatchIPDLAM, UnsupportedModelError
 from ipdlam.baselines import BackPropagation
+from ipdlam.minibatch.epoch import as_batch
 from ipdlam.network.graph import Graph
+from ipdlam.network.layers import ConvNode
 from ipdlam.network.nodes import Activate, MaxPool
 
 N = 48
@@ -364,6 +366,21 @@ def test_batches_that_do_not_fit():
     before_and_after(nn.Sequential(nn.Conv2d(1, 2, 3)), X, y, says("gives (2, 2, 6, 6)", "(N, outputs)"))
 
 
+@pytest.mark.parametrize(("samples", "batch_size"), [(41, 40), (12, 1)])
+def test_a_last_batch_of_one_sample_is_refused_before_training(samples: int, batch_size: int):
+    X, y = torch.rand(samples, 6), torch.randint(0, 2, (samples,))
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    before = copy.deepcopy(model.state_dict())
+    words = says(f"batch_size {batch_size} leaves one sample of {samples}", "module 1 (BatchNorm1d)", "another")
+    with pytest.raises(ValueError, match=words):
+        MiniBatchIPDLAM(model, batch_size=batch_size).fit(X, y, epochs=1)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    model[1].eval()  # its statistics are its own
+    MiniBatchIPDLAM(model, batch_size=batch_size).fit(X, y, epochs=1)
+    pictured = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    MiniBatchIPDLAM(pictured, batch_size=batch_size).fit(torch.rand(samples, 1, 4, 4), y, epochs=1)
+
+
 def test_a_shape_that_changes_between_batches_leaves_the_weights():
     model, (X, y) = cnn(), pictures()
     trainer = MiniBatchIPDLAM(model)
@@ -477,6 +494,89 @@ class Detached(Steps):
         return self.b(torch.relu(self.a(x)).detach())
 
 
+class WithoutGrad(Steps):
+    """torch.fx sees nothing of the context."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = torch.relu(self.a(x))
+        return self.b(h)
+
+
+class LayerWithoutGrad(Steps):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            h = self.a(x)
+        return self.b(torch.relu(h))
+
+
+NO_DERIVATIVE = {
+    "data": lambda h: h.data,
+    "zeros_like": lambda h: torch.zeros_like(h),
+    "ones_like": lambda h: torch.ones_like(h) * 2.0,
+    "new_full": lambda h: h.new_full(h.shape, 2.0),
+    "heaviside": lambda h: torch.heaviside(h, torch.zeros(())),
+    "floordiv": lambda h: h // 0.1,
+    "floor_divide": lambda h: torch.floor_divide(h, 0.1),
+}
+
+
+@pytest.mark.parametrize("case", NO_DERIVATIVE)
+def test_layers_below_what_has_no_derivative_are_refused(case: str):
+    X, y = torch.rand(12, 6), torch.randint(0, 2, (12,))
+    words = says("module a (Linear): nothing that the loss wishes for reaches it", "freeze it")
+    before_and_after(Written(NO_DERIVATIVE[case]), X, y, words, UnsupportedModelError)
+
+
+def test_a_derivative_that_torch_does_not_have_is_refused_by_place_and_before_training():
+    X, y = torch.rand(12, 6), torch.randint(0, 2, (12,))
+    model = Written(lambda h: torch.special.zeta(h + 2.0, torch.ones(6)))
+    words = says("special_zeta in forward has no derivative", "is not implemented", "freeze")
+    before_and_after(model, X, y, words, UnsupportedModelError)
+    model.a.requires_grad_(False)
+    MiniBatchIPDLAM(model).step(X, y)
+
+
+class Half(Steps):
+    """A shortcut that torch does not follow, beside one that it does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        with torch.no_grad():
+            shortcut = torch.tanh(h)
+        return self.b(torch.relu(h) + shortcut)
+
+
+class HalfDetached(Half):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return self.b(torch.relu(h) + torch.tanh(h).detach())
+
+
+def test_nothing_passes_where_torch_does_not_follow():
+    X, y = torch.rand(12, 6), torch.randint(0, 2, (12,))
+    found = []
+    for kind in (Half, HalfDetached):
+        torch.manual_seed(0)
+        found.append(trained(kind(), X, y))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_frozen_layer_may_stand_under_no_grad_and_the_callers_mode_does_not_matter():
+    X, y = torch.rand(12, 6), torch.randint(0, 2, (12,))
+    model = WithoutGrad()
+    model.a.requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    MiniBatchIPDLAM(model).step(X, y)
+    assert torch.equal(model.a.weight, before["a.weight"])
+    assert not torch.equal(model.b.weight, before["b.weight"])
+    with torch.no_grad():
+        MiniBatchIPDLAM(Written(torch.tanh)).step(X, y)
+    with pytest.raises(UnsupportedModelError, match=says("module a (Linear) stands under torch.no_grad")):
+        IPDLAM(WithoutGrad())
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -485,6 +585,8 @@ class Detached(Steps):
         (Steps, ["module a (Linear): nothing that the loss wishes for reaches it", "freeze it"]),
         (Rounded, ["module a (Linear): nothing that the loss wishes for reaches it", "freeze it"]),
         (Detached, ["module a (Linear): nothing that the loss wishes for reaches it", "freeze it"]),
+        (WithoutGrad, ["module a (Linear): nothing that the loss wishes for reaches it", "torch.no_grad", "freeze it"]),
+        (LayerWithoutGrad, ["module a (Linear): nothing that the loss wishes for reaches it", "torch.no_grad"]),
     ],
 )
 def test_models_that_would_be_trained_wrongly_are_refused(build, words):
@@ -572,3 +674,32 @@ def test_what_is_frozen_is_not_remembered():
     trainer = MiniBatchIPDLAM(model)
     trainer.step(*pictures())
     assert 1 not in trainer._state.stepper.memories
+
+
+def test_patches_of_what_is_made_of_no_sample_do_not_go_by_the_samples_places(monkeypatch: pytest.MonkeyPatch):
+    """Also where there happen to be as many rows of it as samples are held here."""
+
+    class Template(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("pattern", torch.rand(3, 1, 6))
+            self.own, self.common, self.out = nn.Conv1d(1, 1, 3), nn.Conv1d(1, 1, 3), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out((self.own(x) + self.common(self.pattern).mean(0)).flatten(1))
+
+    given, found = {}, ConvNode.memory_rows
+
+    def noted(self: ConvNode, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
+        given[self.place] = positions
+        return found(self, x, batch, rows, positions)
+
+    trainer, X, y = MiniBatchIPDLAM(Template()), torch.rand(3, 1, 6), torch.tensor([0, 1, 1])
+    trainer.step(X, y)
+    state = trainer._state
+    monkeypatch.setattr(ConvNode, "memory_rows", noted)
+    places = torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        state.stepper.update(as_batch(state.check_batch(False, X, y, None), 3, positions=places), 0.0)
+    assert given["module own (Conv1d)"] is places
+    assert given["module common (Conv1d)"] is None

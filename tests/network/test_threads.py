@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 from torch import nn
 
-from ipdlam import MiniBatchIPDLAM
+from contracts import says
+from ipdlam import MiniBatchIPDLAM, UnsupportedModelError
 
 PATIENCE = 30.0  # seconds
 
@@ -46,17 +48,70 @@ def test_a_model_is_read_while_another_thread_calls_its_own():
     other.join()
     assert not failed
     assert trainer.network.last == 1
-    assert nn.Module.__call__ is type(nn.Linear(1, 1)).__call__
     assert "module_call_wrapper" not in nn.Module.__call__.__qualname__
 
 
+class Lingering(nn.Module):
+    """A model whose forward pass gives another one some time to come in between."""
+
+    def __init__(self, inside, other):
+        super().__init__()
+        self.layer, self.inside, self.other = nn.Linear(3, 2), inside, other
+
+    def forward(self, x):
+        self.inside.set()
+        self.other.wait(1.0)
+        return self.layer(x)
+
+
 def test_two_models_are_read_one_after_the_other():
-    """Tracers that replace and put back the same thing at the same time would leave one of theirs in place."""
+    """Two tracers at once would put back what the other one has put in place.
+
+    The second begins within the first, and would end after it.
+    """
     before = nn.Module.__call__
-    models = [nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)) for _ in range(24)]
-    threads = [threading.Thread(target=MiniBatchIPDLAM, args=(model,)) for model in models]
+    first_inside, second_inside, first_done = threading.Event(), threading.Event(), threading.Event()
+    failed = []
+
+    def read(model, begin, done):
+        try:
+            assert begin.wait(PATIENCE)
+            MiniBatchIPDLAM(model)
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            done.set()
+
+    at_once = threading.Event()
+    at_once.set()
+    first = (Lingering(first_inside, second_inside), at_once, first_done)
+    second = (Lingering(second_inside, first_done), first_inside, threading.Event())
+    threads = [threading.Thread(target=read, args=arguments) for arguments in (first, second)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    left, nn.Module.__call__ = nn.Module.__call__, before  # other tests need it
+    assert not failed
+    assert left is before
+
+
+class Nested(nn.Module):
+    """A model that makes a trainer in its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        MiniBatchIPDLAM(nn.Sequential(nn.Linear(2, 2)))
+        return self.layer(x)
+
+
+def test_a_forward_pass_that_makes_a_trainer_is_refused_and_waits_for_nobody():
+    before = nn.Module.__call__
+    for _ in range(2):
+        with pytest.raises(UnsupportedModelError, match=says("makes a trainer", "outside of forward")):
+            MiniBatchIPDLAM(Nested())
     assert nn.Module.__call__ is before
+    MiniBatchIPDLAM(nn.Linear(3, 2))

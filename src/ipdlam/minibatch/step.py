@@ -361,7 +361,8 @@ class Stepper:
             if not layer.trains:
                 continue
             x = passed.inputs(layer)[0]
-            a = layer.memory_rows(x, self.batches, part.rows, part.positions)
+            positions = part.positions if self.network.is_of_samples(layer) else None
+            a = layer.memory_rows(x, self.batches, part.rows, positions)
             each = max(1, len(a) // max(1, len(x)))  # rows of one sample
             share = None if len(x) != part.rows and part.positions is None else part.share
             if share is not None and each > 1:

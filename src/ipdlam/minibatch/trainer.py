@@ -256,6 +256,9 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
     def _begin(self, samples: Samples, validation: Samples | None) -> MiniBatchState:
         state = self._allocate(samples, validation)
         state.begin_alike(self._described)
+        if not state.is_fed:
+            total = len(state.samples) if state.spans is None else state.spans[0].total
+            self.network.refuse_single(state.batch_size, total)
         return state
 
     def _allocate(self, samples: Samples, validation: Samples | None) -> MiniBatchState:

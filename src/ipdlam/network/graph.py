@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from ipdlam.network.nodes import (
     Drawing,
     Dropout,
     Input,
+    Local,
     MaxPool,
     Node,
     Plain,
@@ -181,7 +183,9 @@ class Graph(ModelView):
         some = X[:2]
 
         def look(node: Node, inputs: list[Any]) -> None:
-            if isinstance(node, (LayerNode, Dropout)) and self._is_of_samples(node) and len(inputs[0]) != len(some):
+            if isinstance(node, BatchNormNode):
+                node.sees_rows = math.prod(inputs[0].shape[2:]) == 1
+            if isinstance(node, (LayerNode, Dropout)) and self.is_of_samples(node) and len(inputs[0]) != len(some):
                 raise UnsupportedModelError(
                     f"{node.place} gets {tuple(inputs[0].shape)} for {len(some)} samples, whose first dimension is not "
                     "that of the samples; keep it so, and let Linear layers take (N, ..., features)"
@@ -189,6 +193,8 @@ class Graph(ModelView):
 
         def note(number: int, node: Node, inputs: list[Any], output: Any) -> None:
             node.passes = node.passes and any(is_smooth(part) for part in parts_of(output))
+            if isinstance(node, Local):
+                node.try_derivative(inputs)
 
         outputs = self.run(some, before=look, after=note).output
         if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(some):
@@ -219,10 +225,11 @@ class Graph(ModelView):
             for source in self.nodes[number].sources if reached[number] and self.nodes[number].passes else ():
                 reached[source] = True
         for layer, number in zip(self.layers, self.positions.values(), strict=True):
-            if layer.trains and not reached[number]:
+            if layer.trains and not (reached[number] and layer.passes):
                 raise UnsupportedModelError(
                     f"{layer.place}: nothing that the loss wishes for reaches it, since what follows has no "
-                    "derivative; freeze it (requires_grad=False), or write forward otherwise"
+                    "derivative, or it stands under torch.no_grad; freeze it (requires_grad=False), or write forward "
+                    "otherwise"
                 )
 
     def _refuse_nan(self, some: Tensor, outputs: Tensor) -> None:
@@ -240,7 +247,18 @@ class Graph(ModelView):
 
         self.run(some, after=look)
 
-    def _is_of_samples(self, node: Node) -> bool:
+    def refuse_single(self, batch_size: int, samples: int) -> None:
+        """Refuse batches of so many samples whose last one is a single sample that a BatchNorm cannot take."""
+        if (samples - 1) % batch_size:
+            return
+        for node in self.nodes:
+            if isinstance(node, BatchNormNode) and node.by_batch and node.sees_rows:
+                raise ValueError(
+                    f"batch_size {batch_size} leaves one sample of {samples} for the last batch, and {node.place} "
+                    "needs more than one; choose another batch_size, or use LayerNorm"
+                )
+
+    def is_of_samples(self, node: Node) -> bool:
         """Whether what a node is given depends on the samples; positions of words do not."""
         left, seen = list(node.sources), set()
         while left:
@@ -313,7 +331,7 @@ class Graph(ModelView):
         """Which nodes need a wish: those with a layer to be trained below or in them."""
         leads = [False] * len(self.nodes)
         for number, node in enumerate(self.nodes):
-            node.wanted = tuple(leads[source] for source in node.sources)
+            node.wanted = tuple(leads[source] and node.passes for source in node.sources)
             leads[number] = any(node.wanted) or (isinstance(node, LayerNode) and node.trains)
         self.needed_again = [False] * len(self.nodes)
         for number, node in enumerate(self.nodes):
@@ -335,7 +353,7 @@ class Graph(ModelView):
         """The layers of a perceptron: Linear layers, each with an activation but for the last; else None."""
         found: list[dict[str, Any]] = []
         for number, node in enumerate(self.nodes[1:], start=1):
-            if node.sources != (number - 1,):
+            if node.sources != (number - 1,) or not node.passes:
                 return None
             if isinstance(node, LinearNode):
                 if found and found[-1]["activation"] is None:

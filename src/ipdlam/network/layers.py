@@ -74,7 +74,7 @@ class LayerNode(Node):
         """Rows of the inputs, as many for each sample, that say how they vary.
 
         ``batch`` is the number of the batch, which has so many ``rows`` on all processes together; ``positions`` are
-        those of the samples here among them, None where all are here.
+        those of the samples here among them, None where all are here, or where the inputs are made of no sample.
         """
 
     @abstractmethod
@@ -178,8 +178,7 @@ class ConvNode(LayerNode):
         )
         each = max(1, min(high * wide, self.POSITIONS // max(1, rows)))
         here = torch.arange(len(x), device=x.device)
-        # A sample has the same patches wherever it is held. What is made of no sample is the same everywhere.
-        samples = here if positions is None or len(positions) != len(x) else positions
+        samples = here if positions is None else positions  # a sample has the same patches wherever it is held
         numbers = (samples.unsqueeze(1) * each + torch.arange(each, device=x.device)).flatten()
         spread = ((numbers.double() + 1.0) * GOLDEN + batch * GOLDEN * GOLDEN) % 1.0
         position = (spread * (high * wide)).long().clamp_max_(high * wide - 1)
@@ -259,6 +258,7 @@ class BatchNormNode(NormNode):
     """BatchNorm1d and 2d, by the statistics of the batch; running statistics are kept as PyTorch keeps them."""
 
     module: Any
+    sees_rows = False  # whether a sample has one number of a channel; known when the graph was tried
 
     def __init__(self, place: str, sources: Sequence[int], module: nn.Module, model: nn.Module) -> None:
         super().__init__(place, sources, module, model)
@@ -279,7 +279,7 @@ class BatchNormNode(NormNode):
         if count <= 1:
             raise ValueError(
                 f"{self.place} needs more than one number of a channel, and got the shape {tuple(x.shape)}: leave out "
-                "batches of one sample (drop_last=True of a DataLoader), or use GroupNorm"
+                "batches of one sample (another batch_size, or drop_last=True of a DataLoader), or use GroupNorm"
             )
         found, mean, inverse = aten.native_batch_norm(x, self.weight, self.bias, None, None, True, 0.0, self.eps)
         return found, (mean, inverse, True, count)

@@ -188,6 +188,11 @@ def traced_layers(model: nn.Module) -> tuple[list[tuple[str, Any]], bool]:
         chained = [source for source in node.sources if source == number - 1]
         if isinstance(node, Input):
             continue
+        if isinstance(node, (LinearNode, Activate, Same)) and not node.passes:
+            raise UnsupportedModelError(
+                f"{node.place} stands under torch.no_grad in forward, but the method updates every layer; write it "
+                "without, or use ipdlam.MiniBatchIPDLAM, which keeps layers that are frozen"
+            )
         if isinstance(node, Reshape) and not found:
             flattens = True
         elif isinstance(node, Same) and chained:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ipdlam.checks import fields_of
+from ipdlam.errors import UnsupportedModelError
 from ipdlam.prox import Activation
 
 Wish = Union[Tensor, dict[int, Tensor]]  # for a value that is a tuple, by position
@@ -385,6 +386,18 @@ class Local(Call):
         for place, found in zip(free, adjoint(wishes), strict=True):
             pulled[place] = dict(enumerate(found)) if isinstance(found, tuple) else found
         return pulled
+
+    def try_derivative(self, inputs: Sequence[Any]) -> None:
+        """Refuse a map that torch has no derivative of, given inputs that it can be called with."""
+        own = [value.clone() if isinstance(value, Tensor) else value for value in inputs]  # it may change them
+        try:
+            output, kept = self.run(own, Drawing(None, 0))
+            self.pull({}, own, output, kept, Pulling())
+        except RuntimeError as error:
+            raise UnsupportedModelError(
+                f"{self.place} has no derivative: {str(error).splitlines()[0]}; freeze the layers below it "
+                "(requires_grad=False), or write forward without it"
+            ) from error
 
 
 def is_several(value: Any) -> bool:

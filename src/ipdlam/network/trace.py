@@ -58,12 +58,16 @@ SUMS = (operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__rad
 NO_SLOPE = (
     torch.round, torch.floor, torch.ceil, torch.trunc, torch.fix, torch.sign, torch.sgn, torch.detach,
     "round", "floor", "ceil", "trunc", "fix", "sign", "sgn", "detach",
+    torch.heaviside, torch.floor_divide, operator.floordiv, operator.ifloordiv, "heaviside", "floor_divide",
+    torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like,
+    "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor",
 )  # fmt: skip
 NO_TENSORS = ("size", "dim", "numel", "ndimension", torch.numel, len)
 NO_TENSOR_ATTRIBUTES = ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "itemsize")
 NOT_IN_PLACE = {
     operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
     operator.itruediv: operator.truediv, operator.imatmul: operator.matmul, operator.ipow: operator.pow,
+    operator.ifloordiv: operator.floordiv,
 }  # fmt: skip
 OF_NUMBERS = ("_operator", "builtins", "math")  # modules whose functions make numbers of numbers
 DROPOUTS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
@@ -95,6 +99,26 @@ def as_in_training(model: nn.Module) -> Iterator[None]:
 
 
 TRACING = threading.Lock()  # a tracer replaces what nn.Module does when it is called, for all threads
+HERE = threading.local()  # whether this thread is the one that traces
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Other threads wait until this model has been read; a model within another one's would wait for itself."""
+    if getattr(HERE, "traces", False):
+        raise UnsupportedModelError(
+            "the forward pass of the model makes a trainer, or reads a model, while it is being read itself; make the "
+            "trainer outside of forward"
+        )
+    with TRACING:
+        HERE.traces = True
+        try:
+            yield
+        finally:
+            HERE.traces = False
+
+
+GRAD = "ipdlam_grad"  # what is known about a traced node: whether torch would have followed its derivative
 
 
 class Tracer(fx.Tracer):
@@ -114,6 +138,12 @@ class Tracer(fx.Tracer):
             return attr_val
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """A node that knows whether it stands under ``torch.no_grad``, which is no operation that could be seen."""
+        node = super().create_node(*args, **kwargs)
+        node.meta[GRAD] = torch.is_grad_enabled()
+        return node
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = any(type(m) is getattr(kind, "module", None) for kind in ACTIVATIONS.values())
         return known or super().is_leaf_module(m, module_qualified_name)
@@ -132,7 +162,7 @@ def trace(model: nn.Module) -> list[nodes.Node]:
         model = nn.Sequential(model)
     known = set(vars(model))
     try:
-        with TRACING, as_in_training(model):
+        with one_at_a_time(), as_in_training(model), torch.enable_grad():  # whatever the caller's mode is
             traced = Tracer().trace(model, defaults_of(model))
         return Reader(model, traced).read()
     except UnsupportedModelError:
@@ -222,6 +252,7 @@ class Reader:
         return self.found
 
     def _add(self, node: fx.Node, made: nodes.Node) -> None:
+        made.passes = made.passes and node.meta.get(GRAD, True)
         self.numbers[node] = len(self.found)
         self.found.append(made)
 
@@ -324,7 +355,8 @@ class Reader:
         function = _method(target) if node.op == "call_method" else _function_of(target)
         signature = f"{name}({', '.join(_word(part) for part in node.args)}{_named(node.kwargs)})"
         made = called(place, sources, function, self._arguments(node), signature)
-        made.passes = made.passes and target not in NO_SLOPE
+        is_data = target is getattr and node.args[1] == "data"  # another word for detach
+        made.passes = made.passes and target not in NO_SLOPE and not is_data
         return made
 
     def _gives_no_tensor(self, node: fx.Node) -> bool:
