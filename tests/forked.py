@@ -107,6 +107,8 @@ class ForkedPython(subprocess.Popen):
         if command[0] != sys.executable or torch.get_num_threads() > 1 or special:
             super()._execute_child(command, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more)
             return
+        sys.stdout.flush()  # or the child would write it again
+        sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
             try:
