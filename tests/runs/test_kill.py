@@ -12,6 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from forked import command
+from ipdlam.cli.signals import StopSignals
+from ipdlam.errors import StopTraining
 
 ITERATIONS = 40
 OPTIONS = ["--hidden", "40,40", "--iterations", str(ITERATIONS), "--checkpoint-every", "1", "--chunk-size", "500"]
@@ -141,6 +143,18 @@ def test_a_reader_that_goes_away(data, undisturbed, tmp_path):
     output = resumed.communicate()[0]
     assert resumed.returncode == 0, output
     assert_same_run(run, undisturbed)
+
+
+def test_a_signal_in_the_middle_of_a_line_still_stops_the_run():
+    """What writes a line cannot be called again in its middle; the word to the user is then left out."""
+
+    def busy(text):
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name=1>")
+
+    with StopSignals(busy) as stop:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StopTraining, match="SIGTERM"):
+            stop(None)
 
 
 def test_a_second_sigterm_does_not_cost_the_checkpoint(data, tmp_path):

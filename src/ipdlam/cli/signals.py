@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from types import FrameType
@@ -39,7 +40,8 @@ class StopSignals:
                 raise KeyboardInterrupt
             return
         self.received = signal.Signals(number)
-        self.note(f"{self.received.name}: finishing this {self.unit} (Ctrl-C again stops at once)")
+        with contextlib.suppress(RuntimeError):  # it came in the middle of a line, which no other line can interrupt
+            self.note(f"{self.received.name}: finishing this {self.unit} (Ctrl-C again stops at once)")
 
     def __call__(self, record: Record) -> None:
         """The callback after every iteration."""

@@ -93,7 +93,8 @@ class SmoothClip:
     def of(cls, X: Array, weight: Array | None) -> SmoothClip:
         """As the samples say; a column that does not vary keeps its unit."""
         if len(X) > QUARTILE_ROWS:
-            some = np.sort(np.random.default_rng(0).choice(len(X), QUARTILE_ROWS, replace=False))
+            random = np.random.default_rng(0)
+            some = np.sort(random.choice(len(X), QUARTILE_ROWS, replace=False))
             rows, weight = X[some], None if weight is None else weight[some]
         else:
             rows = X
