@@ -9,6 +9,7 @@ import sys
 from unittest import mock
 
 import pytest
+import torch
 
 from ranks import SIZES, Pool
 
@@ -58,6 +59,12 @@ def nobody_cuts_the_power():
     """Tests do not wait for the disk; the processes of their own that some of them start and kill do."""
     with mock.patch.object(os, "fsync", os.fstat):
         yield
+
+
+@pytest.fixture(autouse=True)
+def every_test_draws_the_same():
+    """Layers that a test makes without a seed are the same in every run, whatever ran before them."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -370,7 +370,7 @@ ANOTHER = "is another one, or has other settings, than when the run was started"
 
 
 def replace_layer(model):
-    model[0] = nn.Linear(INPUTS, 5).double()
+    model[0] = make_model(WIDTHS, seed=1)[0]
     return "module 0 (Linear) is another layer than when the run was started", f"module 0 {ANOTHER}"
 
 
