@@ -14,7 +14,8 @@ the best score at its end counts. Ours races twice, with its defaults and with 1
 In a race all methods train on the same batches in the same order, in float32. They take turns of a quarter of an epoch,
 so that a noisy machine is noisy for all; the clock stops while they are evaluated. Seconds are those of the processor,
 of one thread. Steps descend over a planned number of epochs, and every method is run with each plan; its time to a
-target is that of the plan that gets there first. Everything is written as it is made, and not made again.
+target is that of the plan that gets there first. Who needs more than four times the winner's time is not waited for.
+Everything is written as it is made, and not made again.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ TURNS = 4  # to an epoch
 SEEDS, TUNING_SEED = (0, 1, 2), 100
 ROWS = 1000  # that are evaluated at a time
 FAILED = -1.0  # the score of a method that diverged
+PATIENCE = 4  # times the winner's time to the last target: who is not there by then is sent home
 
 Rows = list[dict[str, Any]]
 Save = Callable[[], None]
@@ -107,6 +109,8 @@ def race(
                     one.evaluate(X_test, y_test)
             racing = [*racing[1:], *racing[:1]]  # nobody is always first
             racing = [one for one in racing if not one.failed and not one.reached(last)]
+            first_times = [there[1] for one in contestants if (there := one.reached(last))]
+            racing = [one for one in racing if one.seconds < PATIENCE * min(first_times, default=math.inf)]
 
 
 def steps_of(samples: int, batch: int, epochs: int) -> int:

@@ -251,7 +251,7 @@ METHODS = {
     "PSGD-Kron": Method(
         descent(published("pytorch_optimizer", "Kron")), (1e-3, 1e-1), package="pytorch_optimizer"
     ),
-    "K-FAC": Method(kfac, (1e-2, 3.0), {"damping": DAMPING}, package="singd"),
+    "K-FAC": Method(kfac, (3e-3, 1.0), {"damping": DAMPING}, package="singd"),
     "K-FAC, forward-only": Method(ForwardOnly, (1e-3, 1.0), {"damping": DAMPING}, package="curvlinops"),
 }
 

@@ -134,6 +134,19 @@ def test_inputs_that_do_not_vary_give_finite_steps(dtype, centred, a):
     assert bool(torch.isfinite(kept.solve(a.to(dtype) - kept.mean)).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inputs_that_never_vary_leave_no_numbers_that_are_slow_to_multiply(dtype):
+    """Pixels at the rim of a picture. Their part of the directions falls by 1e4 with each metric."""
+    kept = memory(width=12, rank=4, dtype=dtype)
+    least = torch.finfo(dtype).tiny
+    for seed in range(100):
+        a = torch.cat([uniform(50, 8, seed=seed), torch.zeros(50, 4)], 1).to(dtype)
+        kept.remember(a, None)
+        kept.refresh()
+        assert not ((kept.U != 0.0) & (kept.U.abs() < least)).any()
+    assert not kept.U[8:].any()
+
+
 def test_it_is_the_same_memory_whenever_it_is_made():
     """The first directions are drawn from a generator of their own."""
     state = torch.get_rng_state()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -91,6 +93,8 @@ class InputMemory:
         projected = (U.mT @ (covariance @ U)).double()
         values, vectors = torch.linalg.eigh(projected + projected.mT)
         torch.mm(U, vectors.to(U.dtype), out=self.U)
+        # Inputs that never vary shrink by 1e4 each time. Numbers near the least there is make products slow.
+        self.U.masked_fill_(self.U.abs() < math.sqrt(tiny), 0.0)
         values = (0.5 * values).clamp_min_(0.0)
         left_out = width - self.rank
         rest = max(0.0, width * float(covariance.diagonal().mean()) - float(values.sum()))
