@@ -5,6 +5,7 @@
     IPDLAM_DATA=... python benchmarks/race.py tune --problems mnist        # 12 trials for each method
     IPDLAM_DATA=... python benchmarks/race.py measure --problems mnist     # three seeds; writes results/race.json
     IPDLAM_DATA=... python benchmarks/race.py profile                      # what a step of ours consists of
+    python benchmarks/race.py draw                                         # results/race.png
     python benchmarks/race.py tune measure --scale smoke --output /tmp/race.json    # digits, seconds
 
 Every method has 12 trials on held-out training samples: eight log-uniform draws of its rate (and of a second setting,
@@ -33,6 +34,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import race_tables
 import torch
 from race_methods import METHODS, OURS, Settings, trial_settings, untuned
 from race_problems import PROBLEMS, SMOKE, Problem, Split
@@ -212,7 +214,7 @@ def profile(key: str, problem: Problem, rows: Rows, save: Save, steps: int = 60)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=("tune", "measure", "profile"))
+    parser.add_argument("parts", nargs="+", choices=("tune", "measure", "profile", "draw"))
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
     parser.add_argument("--methods", help="names, with ; between them [default: all that are installed]")
     parser.add_argument("--scale", choices=("full", "smoke"), default="full")
@@ -235,7 +237,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
     def save() -> None:
-        command = f"python benchmarks/race.py tune measure profile{' --scale smoke' if smoke else ''}"
+        command = f"python benchmarks/race.py tune measure profile draw{' --scale smoke' if smoke else ''}"
         written = output.with_suffix(".new")
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(json.dumps({"command": command, "environment": where, "rows": rows}, indent=1) + "\n")
@@ -250,6 +252,8 @@ def main() -> None:
             measure(key, problem, names, rows, save, SEEDS[:1] if smoke else SEEDS, budget)
         if "profile" in options.parts:
             profile(key, problem, rows, save)
+    if "draw" in options.parts:
+        race_tables.draw({"rows": rows}, output.with_suffix(".png"))
 
 
 if __name__ == "__main__":

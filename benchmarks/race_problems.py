@@ -130,7 +130,7 @@ PROBLEMS = {
         (0.89, 0.90),
         (2, 4),
         2,
-        trial_samples=20000,
+        trial_samples=12000,
     ),
     "deep": Problem(
         "ten layers of 300, MNIST", pictures("mnist", flat=True), DEEP, (0.97, 0.98), (2, 4), 2, trial_samples=20000
@@ -158,7 +158,7 @@ PROBLEMS = {
         letters,
         perceptron(16, 256, 256, 26),
         (0.95, 0.96),
-        (10, 20),
+        (4, 10),
         10,
         batch=128,
         losses=(CROSS_ENTROPY,),
@@ -168,7 +168,7 @@ PROBLEMS = {
         friedman,
         perceptron(10, 128, 128, 1),
         (0.94, 0.95),
-        (5, 20),
+        (2, 5),
         5,
         batch=128,
         losses=(SQUARED,),

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import convolution_tables
+import race_tables
 import scaling_tables
 import summary_tables
 import tabular_tables
@@ -280,38 +281,10 @@ def ablation_table() -> list[str]:
     return [*lines, "", about + origin(result).replace("minibatch.py", "minibatch.py ablation")]
 
 
-def race_table() -> list[str]:
-    """Wall-clock to an accuracy."""
-    result = stored("time_to_accuracy")
-    lines = []
-    for (data,), group in grouped(result["summary"], "data").items():
-        targets = list(dict.fromkeys(row["target"] for row in group))
-        heads = [f"{100 * target:g} %" for target in targets]
-        lines += [f"| {json.loads(data)} | {' | '.join(heads)} |", "|---|" + "---:|" * len(targets)]
-        for (method,), rows in grouped(group, "method").items():
-            cells = []
-            for row in rows:
-                if row["median_seconds"] is None:
-                    cells.append(f"{row['reached']} of {row['runs']} seeds")
-                else:
-                    ratio = row["median_ratio_to_adam"]
-                    cells.append(
-                        f"{row['median_seconds']:.0f} s ({row['least']:.0f} … {row['most']:.0f})"
-                        + (f", {ratio:.2f} of Adam's" if ratio is not None else "")
-                    )
-            lines.append(f"| {json.loads(method)} | {' | '.join(cells)} |")
-        lines.append("")
-    plans = {
-        data: sorted({row["epochs"] for row in result["rows"] if row["part"] == "measure" and row["data"] == data})
-        for data in dict.fromkeys(row["data"] for row in result["summary"])
-    }
-    tried = "; ".join(f"{data} for {' or '.join(map(str, epochs))} epochs" for data, epochs in plans.items())
-    about = (
-        "Seconds of training until a run first reaches the test accuracy: median (least … most) over the seeds. Runs "
-        "are evaluated four times an epoch. Each seed gives a ratio to Adam's time; the table shows the median ratio. "
-        f"Runs were planned on {tried}; for each seed the fastest plan counts. "
-    )
-    return [*lines, about + origin(result)]
+def race_table(lines: Callable[[dict], list[str]], about: str, part: str = "measure") -> list[str]:
+    """A table of the page on the race, and where it came from."""
+    result = stored("race")
+    return [*lines(result), "", f"{about} {origin({**result, 'command': f'python benchmarks/race.py {part}'})}"]
 
 
 def tabular_table(lines: Callable[[dict], list[str]], about: str, part: str = "scores") -> list[str]:
@@ -415,7 +388,30 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "bars": bars_table,
     "range": range_table,
     "ablation": ablation_table,
-    "race": race_table,
+    "race": lambda: race_table(
+        race_tables.summary_table,
+        "Processor seconds of training to a target, medians over the seeds. Ours runs with its defaults; peers, and ours "
+        "in the last column, have had 12 trials each. Ratios are medians of the seeds' ratios.",
+        "tune measure",
+    ),
+    "race_methods": lambda: race_table(
+        race_tables.all_tables,
+        "Median (least … most) over the seeds of the processor seconds to each target, and epochs; the plan that gets "
+        "there first counts.",
+        "tune measure",
+    ),
+    "race_trials": lambda: race_table(
+        race_tables.tuning_table, "The best score of the trials on held-out training samples.", "tune"
+    ),
+    "race_leads": lambda: [
+        *race_tables.leads_table(stored("race_leads")),
+        "",
+        "Scores on held-out training samples at the end of the plan, and half-way in brackets; then changes of them in "
+        f"points. Means of two seeds; 20000 pictures, 2 epochs. {origin(stored('race_leads'))}",
+    ],
+    "race_profile": lambda: race_table(
+        race_tables.profile_table, "Steps of ours after 60 others, one thread.", "profile"
+    ),
     **{name: partial(convolution_table, name) for name in convolution_tables.TABLES},
     "envelope": lambda: convolution_tables.envelope(stored("envelope")),
     "tabular_wins": lambda: tabular_table(
@@ -471,6 +467,7 @@ PAGES = (
             "verdicts",
             "fullbatch",
             "minibatch",
+            "race",
             "networks",
             "tabular",
             "scaling",

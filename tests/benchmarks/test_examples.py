@@ -83,13 +83,25 @@ def test_minibatch_benchmark(tmp_path):
     assert json.loads(output.read_text())["rows"] == json.loads(before)["rows"]  # made once
 
 
-def test_time_to_accuracy_benchmark(tmp_path):
-    output = tmp_path / "time.json"
-    run("benchmarks/time_to_accuracy.py", "tune", "measure", "--scale", "smoke", "--output", str(output))
-    result = json.loads(output.read_text())
-    own = [row for row in result["summary"] if row["method"] == "minibatch"]
-    assert [row["target"] for row in own] == [0.8, 0.9, 0.95]
-    assert own[0]["median_seconds"] > 0
+def test_race_benchmark(tmp_path):
+    """With what is installed; the search, the race and the tables of all methods."""
+    output = tmp_path / "race.json"
+    part = ("--methods", "ours;ours, tuned;Adam;Muon", "--scale", "smoke", "--output", str(output))
+    run("benchmarks/race.py", "tune", "measure", "profile", *part)
+    rows = json.loads(output.read_text())["rows"]
+    trials = [row for row in rows if row["part"] == "tune"]
+    assert [row["method"] for row in trials] == ["ours, tuned"] * 6 + ["Adam"] * 6 + ["Muon"] * 6
+    assert len({json.dumps(row["settings"]) for row in trials}) == len(trials)
+    raced = [row for row in rows if row["part"] == "measure"]
+    assert {(row["method"], row["epochs"]) for row in raced} == {
+        (name, epochs) for name in ("ours", "ours, tuned", "Adam", "Muon") for epochs in (2, 4)
+    }
+    ours = next(row for row in raced if row["method"] == "ours")
+    assert ours["reached"]["0.8"][1] > 0.0
+    assert next(row for row in rows if row["part"] == "profile")["milliseconds"] > 0.0
+    before = rows
+    run("benchmarks/race.py", "tune", "measure", *part)
+    assert json.loads(output.read_text())["rows"] == before  # made once
 
 
 def test_tabular_benchmark(tmp_path):
