@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from contracts import says
-from ipdlam import CheckpointError, IPDLAM, MiniBatchIPDLAM, StopTraining
+from ipdlam import IPDLAM, CheckpointError, MiniBatchIPDLAM, StopTraining
 from ipdlam.checkpoint import format as checkpoints
 from ipdlam.minibatch.step import Stepper
 from ipdlam.network.arithmetic import PLAIN
@@ -46,7 +46,9 @@ def test_a_step_differs_from_that_in_float32_by_rounding(make):
     start, full, low = (make() for _ in range(3))
     MiniBatchIPDLAM(full, start="keep").step(*BATCHES[0])
     narrow(low, start="keep").step(*BATCHES[0])
-    steps, exact = ([after - before for after, before in zip(weights(m), weights(start), strict=True)] for m in (low, full))
+    steps, exact = (
+        [after - before for after, before in zip(weights(m), weights(start), strict=True)] for m in (low, full)
+    )
     assert 1e-4 < max(float((a - b).norm() / b.norm()) for a, b in zip(steps, exact, strict=True)) < 0.05
 
 
