@@ -95,9 +95,9 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         How many samples are evaluated at a time; by default as many as suit the cache.
     precision
         ``"bfloat16"`` narrows the operands of the large products (the forward pass, the pulls, the gradients of the
-        weights) of a model in float32; their results, the weights and all else stay float32. So does a surrounding
-        ``torch.autocast`` with bfloat16. It is for processors that have instructions for it; on others it is slower,
-        and a warning says so.
+        weights) of a model in float32; their results, the weights and all else stay float32. A surrounding
+        ``torch.autocast`` with bfloat16 means the same. It is for processors that have instructions for it; on others
+        it is slower, and a warning says so.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> X = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
