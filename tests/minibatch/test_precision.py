@@ -26,11 +26,12 @@ def network(seed=0, dtype=torch.float32):
 
 def pictures():
     """A network whose second convolution, norm and hidden Linear layer have everything that can be narrow."""
-    torch.manual_seed(0)
-    return nn.Sequential(
-        *(nn.Unflatten(1, (1, 5, 8)), nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2)),
-        *(nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(), nn.Linear(192, 40), nn.ReLU(), nn.Linear(40, 3)),
-    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            *(nn.Unflatten(1, (1, 5, 8)), nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2)),
+            *(nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(), nn.Linear(192, 40), nn.ReLU(), nn.Linear(40, 3)),
+        )
 
 
 def narrow(model, **settings):
