@@ -216,6 +216,10 @@ def refusing(rank, size, given, what):
                 trainer.fit([batch], epochs=1)
             elif what == "epochs":
                 trainer.fit(*batch, epochs=2 + last)
+            elif what == "autocast":
+                single = trainer_of({**given, "dtype": "float32"}, rank)  # float64 is what autocast leaves alone
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=last):
+                    single.step(batch[0].float(), batch[1].float())
             else:
                 trainer.step(*batch)
     except Exception as error:

@@ -20,6 +20,7 @@ ORDER = "reverse"
 PERCEPTRON, NETWORK = {"step": 0.5, "proximity": 3.0}, {"step": 0.25, "proximity": 1.0}
 RANK = 64
 WEIGHT_DECAY = 0.0
+PRECISION = "float32"  # of the large products
 ENVELOPE_GROWTH = 1e4  # what rho grows by on mini-batches, until the envelope is the loss
 BATCH_SIZE, BATCH_SIZE_OF_FEW, FEW_SAMPLES = 512, 64, 10000  # the second below so many samples
 

@@ -133,6 +133,7 @@ def test_the_saved_configuration_makes_the_same_run(run, tmp_path):
         (["--batch-size", "50", "--epochs", "1"], {"batch_size": 50}),
         (["--method", "minibatch", "--epochs", "1", "--step", "0.25", "--rank", "5"], {"step": 0.25, "rank": 5}),
         (["--epochs", "1", "--weight-decay", "0.01", "--inertia", "0.5"], {"weight_decay": 0.01, "inertia": 0.5}),
+        (["--epochs", "1", "--precision", "bfloat16"], {"precision": "bfloat16"}),
         (["--epochs", "1", "--proximity", "1", "--penalty", "0.2"], {"proximity": 1.0, "penalty": 0.2}),
         (["--epochs", "1", "--seed", "7", "--chunk-size", "33"], {"seed": 7, "chunk_size": 33}),
         (["--epochs", "1", "--loss", "cross_entropy"], {"loss": {"name": "cross_entropy"}}),
@@ -411,6 +412,10 @@ def test_the_picture_counts_epochs():
         (
             ["--method", "ipdlam", "--weight-decay", "0.1"],
             "weight_decay means nothing to ipdlam, got 0.1; say --method minibatch",
+        ),
+        (
+            ["--method", "ipdlam", "--precision", "bfloat16"],
+            "precision means nothing to ipdlam, got bfloat16; say --method minibatch",
         ),
         (
             ["--epochs", "3", "--iterations", "3"],

@@ -93,6 +93,12 @@ def test_float32(pool):
     assert_one_run(pool(ranks_minibatch.train, given), in_one(given), tolerance=1e-3)
 
 
+def test_narrow_products(pool):
+    narrow = {"settings": {"precision": "bfloat16"}, "dtype": "float32", "widths": (33, 48, 40, 3), "epochs": 1}
+    given = case(**narrow, loss="cross_entropy")
+    assert_one_run(pool(ranks_minibatch.train, given), in_one(given), tolerance=0.05)  # sums of other rounded parts
+
+
 def test_a_group_of_one_has_the_bits_of_no_group(tmp_path):
     given = case(validation="parts", weighted=True, dtype="float32")
     pool = Pool(1, tmp_path)
@@ -160,6 +166,7 @@ def test_a_bad_batch_of_one_rank_is_skipped_by_all(pool):
         ("weights", "ValueError", "of one batch, rank {last} gave sample_weight and rank 0 did not"),
         ("empty", "ValueError", "the batch is empty on every rank"),
         ("settings", "DistributedError", "from rank 0 to rank {last}, settings step was 0.5 and is 0.1"),
+        ("autocast", "DistributedError", "settings precision was 'float32' and is 'bfloat16'"),
         ("loader and arrays", "DistributedError", "targets was 'in the batches of a loader'"),
         ("loader raises", "DistributedError", "rank {last} of {size} failed: TypeError: a batch must be (x, y)"),
         ("epochs", "DistributedError", "iterations was 2 and is 3"),

@@ -67,6 +67,7 @@ FIELDS = {
     "step": st.none(),
     "rank": st.none(),
     "weight_decay": st.none(),
+    "precision": st.none(),
     "iterations": optional(st.integers(0, 10**18)),
     "epochs": st.none(),
     "then": choice(list(LEARNING_RATES)),
@@ -93,6 +94,8 @@ MINIBATCH = {
     "step": optional(POSITIVE),
     "rank": optional(WHOLE),
     "weight_decay": optional(POSITIVE),
+    "dtype": st.just("float32"),
+    "precision": optional(choice(config.PRECISIONS)),
     "epochs": optional(st.integers(0, 10**18)),
     **dict.fromkeys(("regularizer", "regularizer_strength", "penalty_growth", "penalty_max", "order"), st.none()),
     "weight_proximity": st.none(),
@@ -426,6 +429,15 @@ def test_defaults_of_one_method_do_not_reach_another():
         ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
         ({"epochs": 1, "rank": 0}, "rank must be an integer >= 1, got 0"),
         ({"epochs": 1, "weight_decay": -1}, "weight_decay must be a finite number >= 0, got -1"),
+        (
+            {"method": "adam", "precision": "bfloat16"},
+            "precision means nothing to adam, got bfloat16; say --method mini",
+        ),
+        ({"precision": "half"}, "precision must be one of float32, bfloat16, got 'half'"),
+        (
+            {"precision": "bfloat16", "dtype": "float64"},
+            "precision bfloat16 is for dtype float32, got dtype float64; leave",
+        ),
         ({"epochs": "few"}, "epochs must be a whole number, got 'few'"),
         ({"batch_size": 2.5}, "batch_size must be a whole number, got 2.5"),
     ],
@@ -525,7 +537,7 @@ def test_the_defaults_are_those_of_the_trainer():
     assert made.unit == IPDLAM.unit
     parameters = inspect.signature(MiniBatchIPDLAM).parameters
     made = TrainConfig(method="minibatch").resolved()
-    for name in ("penalty", "rank", "weight_decay", "batch_size", "chunk_size", "seed"):
+    for name in ("penalty", "rank", "weight_decay", "precision", "batch_size", "chunk_size", "seed"):
         assert getattr(made, name) == parameters[name].default, name
     assert {"step": made.step, "proximity": made.proximity} == defaults.PERCEPTRON
     of_network = TrainConfig(method="minibatch", network="cnn").resolved()

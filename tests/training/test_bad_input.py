@@ -472,7 +472,7 @@ def test_rows_from_all_over_an_array_are_watched():
 
 
 @every_class
-def test_autocast_of_the_caller_changes_nothing(trainer):
+def test_autocast_of_the_caller_changes_nothing(trainer):  # of layers as narrow as these, also on mini-batches
     X, y = labelled(dtype=torch.float32)
     plain, mixed = make_model(WIDTHS, dtype=torch.float32), make_model(WIDTHS, dtype=torch.float32)
     run = trainer.make(plain)

@@ -37,6 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ipdlam import defaults
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import SolveError
 from ipdlam.minibatch.batch import Measure, Part, part_of
@@ -44,6 +45,7 @@ from ipdlam.minibatch.input_memory import InputMemory, WordMemory
 from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
 from ipdlam.minibatch.schedule import StepSchedule
 from ipdlam.minibatch.sweep import output_change, sweep
+from ipdlam.network.arithmetic import PLAIN, Products, check_precision
 from ipdlam.network.graph import Graph, Pass, as_drawing
 from ipdlam.network.layers import EmbeddingNode, LayerNode
 from ipdlam.network.linalg import all_finite
@@ -85,6 +87,7 @@ class StepSettings:
     rank: int
     weight_decay: float
     penalty_growth: float = 1.0  # what rho is multiplied by over the plan
+    precision: str = defaults.PRECISION  # of the large products
 
     def __post_init__(self) -> None:
         check_number("step", self.step, low=0.0, high=LARGEST, strict=True)
@@ -96,6 +99,7 @@ class StepSettings:
             raise ValueError(f"inertia must be below 1, got {self.inertia!r}")
         check_number("penalty_growth", self.penalty_growth, low=1.0, high=1e9)
         check_integer("rank", self.rank, 1)
+        check_precision(self.precision)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; the loss by its name in the registry."""
@@ -109,21 +113,25 @@ class Direction:
     left: Tensor | None  # where None, N_l is right itself
     right: Tensor
     bias: Tensor | None
+    products: Products = PLAIN  # how it is multiplied out
 
     def add_to(self, move: Tensor, keep: float, new: float) -> None:
         """``move <- keep move + new N_l``, in place."""
         if self.left is None:
             move.mul_(keep).add_(self.right, alpha=new)
         else:
-            move.addmm_(self.left.mT, self.right, beta=keep, alpha=new)
+            self.products.add_mm(move, self.left.mT, self.right, keep, new)
 
     def scaled(self, factor: float) -> Direction:
         """The same one, shorter or longer."""
-        return Direction(self.left, self.right * factor, None if self.bias is None else self.bias * factor)
+        bias = None if self.bias is None else self.bias * factor
+        return dataclasses.replace(self, right=self.right * factor, bias=bias)
 
     def multiplied_out(self) -> Direction:
         """The same one as a matrix of its own."""
-        return self if self.left is None else Direction(None, self.left.mT @ self.right, self.bias)
+        if self.left is None:
+            return self
+        return Direction(None, self.products.mm(self.left.mT, self.right), self.bias)
 
     def applied(self, layer: LayerNode, x: Tensor, kept: Any) -> Tensor:
         """What it does to the outputs of its layer at the inputs ``x``."""
@@ -388,7 +396,7 @@ class Stepper:
         scale = 1.0 / part.rows if part.share is None else 1.0
         memory = self.memories.get(l)
         if isinstance(memory, InputMemory) and layer.per_row and x.ndim == 2:
-            return self._matrix_direction(wish * scale, x, memory)
+            return self._matrix_direction(wish * scale, x, memory, layer.products)
         product, total = layer.product(wish, x, kept)
         product, total = product * scale, total * scale
         bias = total if l in self.move_b else None
@@ -399,8 +407,11 @@ class Stepper:
             return Direction(None, right, total - right @ memory.mean)
         return Direction(None, product if memory is None else memory.solve(product), bias)
 
-    def _matrix_direction(self, change: Tensor, a: Tensor, memory: InputMemory) -> Direction:
-        """That of a Linear layer: the metric is applied to the inputs or to the product, whichever has fewer rows."""
+    def _matrix_direction(self, change: Tensor, a: Tensor, memory: InputMemory, products: Products) -> Direction:
+        """That of a Linear layer: the metric is applied to the inputs or to the product, whichever has fewer rows.
+
+        Its thin products are never narrow: ``M^-1`` is a difference, whose leading digits cancel.
+        """
         centred = a - memory.mean if memory.centred else a
         along = centred @ memory.U
         if memory.freedom > 0.0:
@@ -411,12 +422,12 @@ class Stepper:
         if len(a) <= change.shape[1]:
             left, right = change, memory.solve(centred, along)
         else:
-            left, right = None, memory.solve(change.mT @ centred)
+            left, right = None, memory.solve(products.mm(change.mT, centred))
         if not memory.centred:
-            return Direction(left, right, None)
+            return Direction(left, right, None, products)
         total = change.sum(0)
         shift = right @ memory.mean
-        return Direction(left, right, total - (shift if left is None else left.mT @ shift))
+        return Direction(left, right, total - (shift if left is None else left.mT @ shift), products)
 
     def _of_all(self, directions: dict[int, Direction], part: Part) -> dict[int, Direction]:
         """The directions of the whole batch: sums of those of its parts."""

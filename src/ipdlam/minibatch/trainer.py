@@ -6,12 +6,13 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Self
 
 from ipdlam import defaults
@@ -23,6 +24,7 @@ from ipdlam.minibatch.batch import NoSamples, check_loader, default_batch_size, 
 from ipdlam.minibatch.epoch import everyones_part, finish_epoch, joined, take
 from ipdlam.minibatch.state import MiniBatchState, fill_stepper
 from ipdlam.minibatch.step import Stepper, StepSettings
+from ipdlam.network.arithmetic import PLAIN, products_for, refuse_precision, warn_where_slow
 from ipdlam.network.graph import Graph
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import ArrayLike, Samples, is_array
@@ -91,7 +93,13 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         What becomes of a batch of a loader or of ``step`` with NaN or infinity: ``"refuse"`` raises, ``"skip"`` warns.
     chunk_size
         How many samples are evaluated at a time; by default as many as suit the cache.
+    precision
+        ``"bfloat16"`` narrows the operands of the large products (the forward pass, the pulls, the gradients of the
+        weights) of a model in float32; their results, the weights and all else stay float32. A surrounding
+        ``torch.autocast`` with bfloat16 means the same. It is for processors that have instructions for it; on others
+        it is slower, and a warning says so.
 
+    >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> X = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     >>> history = MiniBatchIPDLAM(model).fit(X, torch.tensor([0, 1, 1, 0]), epochs=100)
@@ -123,6 +131,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         horizon: int | None = None,
         bad_batches: str = "refuse",
         chunk_size: int | None = None,
+        precision: str = defaults.PRECISION,
     ) -> None:
         super().__init__(model)
         self.loss = by_name("loss", loss, LOSSES, Loss)  # type: ignore[type-abstract]
@@ -131,7 +140,10 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
             usual["step"] if step is None else step,
             usual["proximity"] if proximity is None else proximity,
         )
-        self.settings = StepSettings(self.loss, step, inertia, proximity, penalty, rank, weight_decay, penalty_growth)
+        self.settings = StepSettings(
+            self.loss, step, inertia, proximity, penalty, rank, weight_decay, penalty_growth, precision
+        )
+        refuse_precision(precision, self.network.dtype)
         self.batch_size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
         self.seed = check_seed(seed)
         for name, value, known in (("start", start, STARTS), ("bad_batches", bad_batches, BAD_BATCHES)):
@@ -150,7 +162,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         several processes each gives its part of the batch, which may be arrays of no rows.
         """
         state = self._begun()
-        with self.group.telling(), self.network.in_full_precision():
+        with self.group.telling(), self._in_precision():
             self._check_whole(state)
             state.begin_alike(self._described)
             own = state.check_batch(self.bad_batches == "skip", x, y, sample_weight)
@@ -168,6 +180,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
                     UserWarning,
                     stacklevel=2,
                 )
+            self._warn_where_slow(state)
             started = time.perf_counter()
             with uninterrupted():
                 loss = take(state, batch, progress, self.start_from)
@@ -176,6 +189,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
 
     def _iteration(self, state: MiniBatchState) -> Objective:
         """The rest of this epoch: a forward pass, a sweep and a step for each batch (:mod:`ipdlam.minibatch.step`)."""
+        self._warn_where_slow(state)
         finish_epoch(state, self.start_from, self.bad_batches == "skip")
         return state.objective()
 
@@ -239,7 +253,8 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
 
     @classmethod
     def _completed(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        return {"penalty_growth": 1.0, **settings}  # it did not grow before the setting was there
+        # The penalty did not grow, and products were full, before these settings were there.
+        return {"penalty_growth": 1.0, "precision": defaults.PRECISION, **settings}
 
     def _go_on_as_before(self, settings: dict[str, Any]) -> None:
         if "penalty_growth" not in settings:
@@ -247,11 +262,35 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
 
     def _described(self) -> dict[str, Any]:
         """The settings, to be compared; a loss that no registry knows by its class."""
+        narrow = self.network.arithmetic.narrow is not None  # also where a process has autocast switched on
+        precision = {"precision": "bfloat16"} if narrow else {}
         try:
-            return self.settings_dict()
+            return {**self.settings_dict(), **precision}
         except ValueError:
             own = {item.name: getattr(self.settings, item.name) for item in dataclasses.fields(self.settings)}
-            return {**own, "loss": type(self.loss).__qualname__, **self._more_settings()}
+            return {**own, "loss": type(self.loss).__qualname__, **self._more_settings(), **precision}
+
+    @contextmanager
+    def _in_precision(self) -> Iterator[None]:
+        network = self.network
+        before = network.arithmetic  # not plain where this is inside of another one, which has switched autocast off
+        if before is PLAIN:
+            network.multiply(products_for(self.settings.precision, network.dtype, network.device))
+        try:
+            with super()._in_precision():
+                yield
+        finally:
+            self.network.multiply(before)  # perhaps of another reading of the model
+
+    def _read_again(self) -> Graph:
+        network = Graph(self.model)
+        network.multiply(self.network.arithmetic)
+        return network
+
+    def _warn_where_slow(self, state: MiniBatchState) -> None:
+        narrow = [layer.weight for layer in self.network.layers if layer.products.narrow is not None]
+        if narrow and not state.stepper.batches:
+            warn_where_slow(max(narrow, key=Tensor.numel))
 
     def _begin(self, samples: Samples, validation: Samples | None) -> MiniBatchState:
         state = self._allocate(samples, validation)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.errors import UnsupportedModelError
+from ipdlam.network.arithmetic import PLAIN, Products
 from ipdlam.network.layers import BatchNormNode, EmbeddingNode, LayerNode, LinearNode
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.mlp import CHUNK_BYTES, MAX_CHUNK, check_parameter
@@ -73,10 +74,17 @@ class Graph(ModelView):
         self._outputs = None if self.last is None else len(self.layers[self.last - 1].weight)
         self.sample_shape: tuple[int, ...] = (self.inputs or 0,)
         self.tried = False  # on samples of that shape
+        self.arithmetic = PLAIN
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or what comes out of a pickle, is traced anew: nodes hold functions, which cannot be saved."""
         return reread, (self.model, self._outputs, self.sample_shape)
+
+    def multiply(self, products: Products) -> None:
+        """Take the products of all layers so from here on."""
+        self.arithmetic = products
+        for layer in self.layers:
+            layer.arithmetic = products
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -196,7 +204,12 @@ class Graph(ModelView):
             if isinstance(node, Local):
                 node.try_derivative(inputs)
 
-        outputs = self.run(some, before=look, after=note).output
+        arithmetic = self.arithmetic
+        self.multiply(PLAIN)  # to be compared with the model
+        try:
+            outputs = self.run(some, before=look, after=note).output
+        finally:
+            self.multiply(arithmetic)
         if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(some):
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(

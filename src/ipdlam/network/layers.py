@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ipdlam.errors import UnsupportedModelError
+from ipdlam.network.arithmetic import PLAIN, Products
 from ipdlam.network.nodes import Drawing, Node, Pulling, Wish
 
 GOLDEN = 0.6180339887498949
@@ -36,6 +37,7 @@ class LayerNode(Node):
 
     diagonal = False  # whether the metric has a number for every weight instead of a matrix
     per_row = True  # whether each row of the inputs is one row of the metric, and has one row of outputs
+    arithmetic = PLAIN  # how the graph takes products
 
     def __init__(self, place: str, sources: Sequence[int], module: nn.Module, model: nn.Module) -> None:
         super().__init__(place, sources)
@@ -52,6 +54,11 @@ class LayerNode(Node):
         """b, the model's own."""
         bias: Tensor | None = self.module.bias if hasattr(self.module, "bias") else None  # type: ignore[assignment]
         return None if bias is None else bias.detach()
+
+    @property
+    def products(self) -> Products:
+        """How products with its weight are taken: the pass, the pull and the gradient, but no measured effects."""
+        return PLAIN if self.arithmetic is PLAIN else self.arithmetic.of(self.weight)
 
     def steps(self, kind: str) -> bool:
         """Whether its ``weight`` or ``bias`` is to be trained."""
@@ -102,17 +109,20 @@ class LinearNode(LayerNode):
     """``z = a W^T + b`` for every row of numbers; a sample may have several."""
 
     def run(self, inputs: Sequence[Any], drawing: Drawing | None) -> tuple[Any, Any]:
-        return functional.linear(inputs[0], self.weight, self.bias), None
+        products = self.products
+        W = products.operand(self.weight)
+        z = products.affine(functional.linear, inputs[0], W, self.bias)
+        return z, None if drawing is None or products.narrow is None else W  # the pull needs it again
 
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
-        return (wish @ self.weight,)
+        return (self.products.mm(wish, self.weight if kept is None else kept),)
 
     def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         return x.reshape(-1, x.shape[-1])
 
     def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
         wish, x = wish.reshape(-1, wish.shape[-1]), x.reshape(-1, x.shape[-1])
-        return wish.mT @ x, wish.sum(0)
+        return self.products.mm(wish.mT, x), wish.sum(0)
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
         return functional.linear(x, change, shift)
@@ -145,22 +155,24 @@ class ConvNode(LayerNode):
             self.padding = [int(number) for number in module.padding]
 
     def run(self, inputs: Sequence[Any], drawing: Drawing | None) -> tuple[Any, Any]:
-        return self._convolve(inputs[0], self.weight, self.bias), None
+        return self.products.affine(self._convolve, inputs[0], self.weight, self.bias, after=self.dims), None
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         convolve = functional.conv1d if self.dims == 1 else functional.conv2d
         return convolve(channels_last(x), weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
-    def _adjoint(self, wish: Tensor, x: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
-        W = self.weight
+    def _adjoint(self, wish: Tensor, x: Tensor, which: int, total: bool = False) -> tuple[Tensor, Tensor]:
+        """The wish for the inputs (0) or the product with them (1), and the sum of the wishes where it is wanted."""
+        products, W = self.products, self.weight
         window = (self.stride, self.padding, self.dilation, False, [0] * self.dims, self.groups)
-        found: tuple[Tensor, Tensor, Tensor] = aten.convolution_backward(
-            wish, channels_last(x), W, [len(W)], *window, mask
-        )
-        return found
+        operands = (products.operand(wish), channels_last(products.operand(x)), products.operand(W))
+        inside = total and products.narrow is None  # a sum of narrow numbers would be narrow
+        found = aten.convolution_backward(*operands, [len(W)], *window, [which == 0, which == 1, inside])
+        sums = wish.sum([0, *range(2, wish.ndim)]) if total and not inside else found[2]
+        return products.result(found[which]), sums
 
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
-        return (self._adjoint(wish, inputs[0], [True, False, False])[0],)
+        return (self._adjoint(wish, inputs[0], 0)[0],)
 
     def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         """Patches at positions that differ from image to image and from batch to batch."""
@@ -186,7 +198,7 @@ class ConvNode(LayerNode):
         return found.reshape(-1, self.width)  # groups share a metric: their patches are rows of one kind
 
     def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
-        _, product, total = self._adjoint(wish, x, [False, True, True])
+        product, total = self._adjoint(wish, x, 1, total=True)
         return product.reshape(len(product), -1), total
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:

@@ -44,6 +44,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "step": defaults.PERCEPTRON["step"],
         "rank": defaults.RANK,
         "weight_decay": defaults.WEIGHT_DECAY,
+        "precision": defaults.PRECISION,
         "epochs": defaults.EPOCHS,
     },
     "ipdlam": {
@@ -93,6 +94,7 @@ ORDERS = ("reverse", "increase", "nested-reverse")
 NETWORKS = ("cnn", "vgg5", "resnet8")
 INITIALISATIONS = ("torch", "he", "paper")
 DTYPES = ("float32", "float64")
+PRECISIONS = ("float32", "bfloat16")
 TASKS = ("auto", "classification", "regression")
 CHECKPOINTS = ("exact", "light", "none")
 THEN_EPOCHS = 50
@@ -208,6 +210,9 @@ class TrainConfig:
     )
     rank: int | None = setting(None, METHOD, "of minibatch: how many directions of a layer's inputs its metric knows")
     weight_decay: float | None = setting(None, METHOD, "of minibatch: its part of a step shrinks the weights")
+    precision: str | None = setting(
+        None, METHOD, f"of minibatch: that of the operands of large products: {', '.join(PRECISIONS)}"
+    )
 
     iterations: int | None = setting(None, RUN, "iterations in all, of ipdlam, dlam, bcd or dladmm")
     epochs: int | None = setting(
@@ -241,13 +246,14 @@ class TrainConfig:
             "regularizer": REGULARIZERS,
             "initialisation": INITIALISATIONS,
             "dtype": DTYPES,
+            "precision": PRECISIONS,
             "task": TASKS,
             "checkpoint": CHECKPOINTS,
         }
         with blamed_on_settings():
             for name, known in choices.items():
                 value = getattr(self, name)
-                if value not in known and (value is not None or name not in ("method", "regularizer")):
+                if value not in known and (value is not None or name not in ("method", "regularizer", "precision")):
                     raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
             if self.then is not None and self.then not in LEARNING_RATES:
                 raise ConfigError(f"then must be one of {', '.join(LEARNING_RATES)}, got {self.then!r}")
@@ -288,6 +294,8 @@ class TrainConfig:
         for name in OWN:
             if getattr(self, name) is not None:
                 self._check_meaning(name, getattr(self, name))
+        if self.precision == "bfloat16" and self.dtype != "float32":
+            raise ConfigError(f"precision bfloat16 is for dtype float32, got dtype {self.dtype}; leave out one of them")
         if self.validation not in ("auto", "test", "none"):
             fraction = as_number(self.validation)
             if not 0.0 < fraction < 1.0:

@@ -14,7 +14,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -154,13 +154,13 @@ class Trainer(ABC, Generic[S]):
                 given = {**dataclasses.asdict(stopping), **state.place()}
                 refuse_mismatch(self.group.everyones(given, "go on with a run"))
             state.plan_until(stopping.iterations)
-        with self.network.in_full_precision():
+        with self._in_precision():
             return run_loop(self._next, self.network, state.history, stopping, checked, state.progress, self.group)
 
     @torch.no_grad()
     def _next(self, evaluate: bool) -> Record:
         """What the loop calls: one iteration, or epoch, and its record."""
-        with self.group.telling(), self.network.in_full_precision():
+        with self.group.telling(), self._in_precision():
             state = self._whole_state()
             with uninterrupted(lambda: state.is_unrecorded):  # what is counted has a record
                 return self._record(state, self._iteration(state), evaluate)
@@ -345,8 +345,13 @@ class Trainer(ABC, Generic[S]):
     def _meeting_others(self) -> Iterator[None]:
         """Find the processes to share a run with, from where on they hear of whatever fails."""
         self.group = self._joined()
-        with self.group.telling(), self.network.in_full_precision():
+        with self.group.telling(), self._in_precision():
             yield
+
+    def _in_precision(self) -> AbstractContextManager[None]:
+        """What is computed inside has the precision that the method says, whatever autocast the caller has."""
+        full: AbstractContextManager[None] = self.network.in_full_precision()
+        return full
 
     def _read_again(self) -> Any:
         """The model as it is now: it may have been converted or changed since the trainer was made."""
