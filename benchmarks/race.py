@@ -34,13 +34,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import race_tables
 import torch
-from race_methods import METHODS, OURS, Settings, trial_settings, untuned
-from race_problems import PROBLEMS, SMOKE, Problem, Split
 from torch import Tensor
 
+import race_tables
 from ipdlam.runs.environment import environment
+from race_methods import METHODS, OURS, Settings, trial_settings, untuned
+from race_problems import PROBLEMS, SMOKE, Problem, Split
 
 RESULTS = Path(__file__).parent.parent / "results" / "race.json"
 TRIALS = 12

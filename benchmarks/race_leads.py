@@ -23,15 +23,15 @@ from typing import Any
 from unittest import mock
 
 import torch
-from race import METHODS, Contestant, race, steps_of
-from race_methods import Method, Ours, Settings, untuned
-from race_problems import PROBLEMS, SMOKE, Problem, perceptron
 from torch import Tensor, nn
 
 import ipdlam
 from ipdlam.minibatch import step as stepping
 from ipdlam.minibatch.schedule import WARMUP_BATCHES
 from ipdlam.runs.environment import environment
+from race import METHODS, Contestant, race, steps_of
+from race_methods import Method, Ours, Settings, untuned
+from race_problems import PROBLEMS, SMOKE, Problem, perceptron
 
 RESULTS = Path(__file__).parent.parent / "results" / "race_leads.json"
 SEEDS = (100, 101)

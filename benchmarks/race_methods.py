@@ -17,13 +17,13 @@ from typing import Any
 from unittest import mock
 
 import torch
-from race_problems import CROSS_ENTROPY, SQUARED, Problem
 from torch import Tensor, nn
 
 import ipdlam
 from ipdlam import defaults
 from ipdlam.minibatch.schedule import StepSchedule
 from ipdlam.minibatch.step import level
+from race_problems import CROSS_ENTROPY, SQUARED, Problem
 
 Settings = dict[str, Any]
 SCHEDULES = ("linear", "one-cycle", "constant")
@@ -44,12 +44,18 @@ def part_of_rate(schedule: str, batch: int, progress: float) -> float:
 
 
 class Descent:
-    """Back-propagation and optimizers. ``before`` may change the gradients, as a preconditioner does."""
+    """Back-propagation and optimizers."""
 
     def __init__(
         self, problem: Problem, model: nn.Module, settings: Settings, steps: int, *optimizers: torch.optim.Optimizer
     ) -> None:
-        self.problem, self.model, self.settings, self.steps, self.optimizers = problem, model, settings, steps, optimizers
+        self.problem, self.model, self.settings, self.steps, self.optimizers = (
+            problem,
+            model,
+            settings,
+            steps,
+            optimizers,
+        )
         self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         self.count = 0
 
@@ -96,7 +102,7 @@ class Muon(Descent):
     """
 
     def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
-        *hidden, last = [module for module in model.modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
+        *hidden, _ = [module for module in model.modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
         self.weights = [module.weight for module in hidden]
         self.flat = [nn.Parameter(weight.detach().flatten(1)) for weight in self.weights]
         known = {id(weight) for weight in self.weights}
@@ -248,9 +254,7 @@ METHODS = {
     "SOAP": Method(
         descent(published("pytorch_optimizer", "SOAP", weight_decay=0.0)), (1e-3, 3e-2), package="pytorch_optimizer"
     ),
-    "PSGD-Kron": Method(
-        descent(published("pytorch_optimizer", "Kron")), (1e-3, 1e-1), package="pytorch_optimizer"
-    ),
+    "PSGD-Kron": Method(descent(published("pytorch_optimizer", "Kron")), (1e-3, 1e-1), package="pytorch_optimizer"),
     "K-FAC": Method(kfac, (3e-3, 1.0), {"damping": DAMPING}, package="singd"),
     "K-FAC, forward-only": Method(ForwardOnly, (1e-3, 1.0), {"damping": DAMPING}, package="curvlinops"),
 }

@@ -65,7 +65,8 @@ class Problem:
 def pictures(name: str, *, flat: bool, limit: int | None = None) -> Callable[[], Split]:
     def load() -> Split:
         data = ipdlam.datasets.load(name)
-        assert data.X_test is not None and data.y_test is not None
+        assert data.X_test is not None
+        assert data.y_test is not None
         X, X_test = data.X[:limit], data.X_test
         if not flat:
             shape = data.image_shape or (1, 28, 28)

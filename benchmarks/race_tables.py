@@ -78,7 +78,10 @@ def seconds_of(seconds: float) -> str:
 
 def summary_table(result: dict) -> list[str]:
     """For each target who is first, and our time over that of the best peer."""
-    lines = ["| problem | target | ours | best peer | ours / best peer | tuned / best peer |", "|---|---|---:|---|---:|---:|"]
+    lines = [
+        "| problem | target | ours | best peer | ours / best peer | tuned / best peer |",
+        "|---|---|---:|---|---:|---:|",
+    ]
     for key in raced(result):
         rows = measured(result, key)
         for target in targets(rows):
@@ -104,7 +107,10 @@ def problem_table(result: dict, key: str) -> list[str]:
     every = seeds(rows)
     adam = step_cost(rows, "Adam")
     heads = [f"{level(key, target)}" for target in targets(rows)]
-    lines = [f"| method | {' | '.join(heads)} | a step, over Adam's | settings |", "|---|" + "---:|" * len(heads) + "---:|---|"]
+    lines = [
+        f"| method | {' | '.join(heads)} | a step, over Adam's | settings |",
+        "|---|" + "---:|" * len(heads) + "---:|---|",
+    ]
     for name in methods_of(rows):
         cells = [name]
         for target in targets(rows):
@@ -132,7 +138,10 @@ def all_tables(result: dict) -> list[str]:
         problem = PROBLEMS[key]
         plans = " or ".join(map(str, problem.plans))
         lines += [f"### {problem.title}", "", *problem_table(result, key), ""]
-        lines += [f"Batches of {problem.batch}; plans of {plans} epochs; {len(seeds(measured(result, key)))} seeds.", ""]
+        lines += [
+            f"Batches of {problem.batch}; plans of {plans} epochs; {len(seeds(measured(result, key)))} seeds.",
+            "",
+        ]
     return lines[:-1]
 
 
@@ -173,7 +182,9 @@ def plan_shown(rows: Rows, name: str) -> Rows:
                 times.setdefault(row["epochs"], []).append(there[1])
         if times:
             most = max(map(len, times.values()))
-            best = min((epochs for epochs in times if len(times[epochs]) == most), key=lambda e: statistics.median(times[e]))
+            best = min(
+                (epochs for epochs in times if len(times[epochs]) == most), key=lambda e: statistics.median(times[e])
+            )
             return [row for row in own if row["epochs"] == best]
     return [row for row in own if row["epochs"] == max(row["epochs"] for row in own)]
 
@@ -187,7 +198,8 @@ def draw(result: dict, path: Path) -> None:
     columns = min(2, len(keys))
     lines = -(-len(keys) // columns)
     figure, panels = plt.subplots(lines, columns, figsize=(5.6 * columns, 3.6 * lines + 0.6), squeeze=False)
-    colors = dict(zip(METHODS, ["#d62728", "#ff9896", *plt.get_cmap("tab10").colors[:1], *plt.get_cmap("Dark2").colors]))
+    shades = ["#d62728", "#ff9896", "tab:blue", *plt.get_cmap("Dark2").colors]  # type: ignore[attr-defined]
+    colors = dict(zip(METHODS, shades, strict=False))
     handles: dict[str, Any] = {}
     for axes, key in zip(panels.flat, keys, strict=False):
         rows = measured(result, key)
@@ -236,7 +248,8 @@ def leads_table(result: dict) -> list[str]:
 
     base = {problem: figures(problem, leads[0]) for problem in problems}
     lines = [f"| changed | {' | '.join(problems)} | time |", "|---|" + "---:|" * (len(problems) + 1)]
-    lines.append(f"| nothing: score in %, at the end (half-way) | {' | '.join(f'{e:.2f} ({h:.2f})' for e, h, _ in base.values())} | 1.00 |")
+    scores = " | ".join(f"{end:.2f} ({half:.2f})" for end, half, _ in base.values())
+    lines.append(f"| nothing: score in %, at the end (half-way) | {scores} | 1.00 |")
     for lead in leads[1:]:
         found = {problem: figures(problem, lead) for problem in problems}
         cells = [f"{found[p][0] - base[p][0]:+.2f} ({found[p][1] - base[p][1]:+.2f})" for p in problems]

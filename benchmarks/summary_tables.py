@@ -61,7 +61,9 @@ def races(result: dict) -> dict[bool, list[Row]]:
             if peer is None or race_tables.OURS not in known:
                 continue
             what = "test R²" if PROBLEMS[key].real else "test accuracy"
-            about = f"{PROBLEMS[key].title}: training time to {race_tables.level(key, target)} {what}".replace("R² ", "", 1)
+            about = f"{PROBLEMS[key].title}: training time to {race_tables.level(key, target)} {what}".replace(
+                "R² ", "", 1
+            )
             ours, other = (race_tables.seconds_of(known[name]) for name in (race_tables.OURS, peer))
             wins = known[race_tables.OURS] < known[peer]
             command = f"`python benchmarks/race.py tune measure --problems {key}`"

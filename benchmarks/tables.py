@@ -390,8 +390,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "ablation": ablation_table,
     "race": lambda: race_table(
         race_tables.summary_table,
-        "Processor seconds of training to a target, medians over the seeds. Ours runs with its defaults; peers, and ours "
-        "in the last column, have had 12 trials each. Ratios are medians of the seeds' ratios.",
+        "Processor seconds of training to a target, medians over the seeds. Ours runs with its defaults; peers, and "
+        "ours in the last column, have had 12 trials each. Ratios are medians of the seeds' ratios.",
         "tune measure",
     ),
     "race_methods": lambda: race_table(

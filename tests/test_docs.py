@@ -128,7 +128,12 @@ def test_the_report_is_that_of_the_results():
     ("result", "found", "changed", "page"),
     [
         ("iteration", r'"ratio_to_products": [0-9.]+', '"ratio_to_products": 0.5', "docs/results/fullbatch.md"),
-        ("race", r'"reached": \{\s*"0.98": \[\s*[0-9]+,\s*[0-9.]+', '"reached": {"0.98": [1, 0.5', "docs/results/race.md"),
+        (
+            "race",
+            r'"reached": \{\s*"0.98": \[\s*[0-9]+,\s*[0-9.]+',
+            '"reached": {"0.98": [1, 0.5',
+            "docs/results/race.md",
+        ),
     ],
 )
 def test_a_changed_result_would_be_noticed(result, found, changed, page, tmp_path, monkeypatch):
