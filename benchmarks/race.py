@@ -15,8 +15,8 @@ the best score at its end counts. Ours races twice, with its defaults and with 1
 In a race all methods train on the same batches in the same order, in float32. They take turns of a quarter of an epoch,
 so that a noisy machine is noisy for all; the clock stops while they are evaluated. Seconds are those of the processor,
 of one thread. Steps descend over a planned number of epochs, and every method is run with each plan; its time to a
-target is that of the plan that gets there first. Who needs more than four times the winner's time is not waited for.
-Everything is written as it is made, and not made again.
+target is that of the plan that gets there first. Who needs more than four times the winner's time to a target is not
+waited for. Everything is written as it is made, and not made again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ TURNS = 4  # to an epoch
 SEEDS, TUNING_SEED = (0, 1, 2), 100
 ROWS = 1000  # that are evaluated at a time
 FAILED = -1.0  # the score of a method that diverged
-PATIENCE = 4  # times the winner's time to the last target: who is not there by then is sent home
+PATIENCE = 4  # times the winner's time to a target: who is not there by then is sent home
 
 Rows = list[dict[str, Any]]
 Save = Callable[[], None]
@@ -91,9 +91,12 @@ class Contestant:
 
 
 def race(
-    contestants: list[Contestant], data: Split, batch: int, epochs: int, seed: int, last: float = math.inf
+    contestants: list[Contestant], data: Split, batch: int, epochs: int, seed: int, targets: Sequence[float] = ()
 ) -> None:
-    """Train all of them on the same batches, in turns, until each has reached the last target or the plan ends."""
+    """Train all of them on the same batches, in turns, until each has reached the last target or the plan ends.
+
+    Without targets it is a trial, of which the end alone counts.
+    """
     X, y, X_test, y_test = data
     order = torch.Generator().manual_seed(seed)
     racing = list(contestants)
@@ -107,12 +110,13 @@ def race(
             is_last = epoch == epochs - 1 and first + cut >= len(rows)
             for one in racing:
                 one.turn(batches)
-                if is_last or math.isfinite(last) or one.failed:  # in a trial the end alone counts
+                if is_last or targets or one.failed:
                     one.evaluate(X_test, y_test)
             racing = [*racing[1:], *racing[:1]]  # nobody is always first
-            racing = [one for one in racing if not one.failed and not one.reached(last)]
-            first_times = [there[1] for one in contestants if (there := one.reached(last))]
-            racing = [one for one in racing if one.seconds < PATIENCE * min(first_times, default=math.inf)]
+            racing = [one for one in racing if not one.failed and not (targets and one.reached(max(targets)))]
+            for target in targets:
+                winner = min((there[1] for one in contestants if (there := one.reached(target))), default=math.inf)
+                racing = [one for one in racing if one.reached(target) or one.seconds < PATIENCE * winner]
 
 
 def steps_of(samples: int, batch: int, epochs: int) -> int:
@@ -171,7 +175,7 @@ def measure(
                 continue
             steps = steps_of(len(data[0]), problem.batch, epochs)
             contestants = [Contestant(name, problem, settings[name], seed, steps) for name in names]
-            race(contestants, data, problem.batch, epochs, seed, max(problem.targets))
+            race(contestants, data, problem.batch, epochs, seed, problem.targets)
             for one in contestants:
                 reached = {f"{target:g}": one.reached(target) for target in problem.targets}
                 found = {"method": one.name, "settings": settings[one.name], "reached": reached, "curve": one.curve}
