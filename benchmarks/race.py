@@ -8,15 +8,16 @@
     python benchmarks/race.py draw                                         # results/race.png
     python benchmarks/race.py tune measure --scale smoke --output /tmp/race.json    # digits, seconds
 
-Every method has 12 trials on held-out training samples: eight log-uniform draws of its rate (and of a second setting,
-where it has one), then four variations of the best one: the other loss, other schedules, rates nearby. The trial with
-the best score at its end counts. Ours races twice, with its defaults and with 12 trials.
+Every method has 12 trials, as long as the shortest plan, on held-out training samples: eight log-uniform draws of its
+rate (and of what else it has) with both losses and schedules in turn, then four variations of the best one: other
+schedules, rates nearby. The trial with the best score at its end counts. Ours races twice, with its defaults and with
+12 trials.
 
 In a race all methods train on the same batches in the same order, in float32. They take turns of a quarter of an epoch,
 so that a noisy machine is noisy for all; the clock stops while they are evaluated. Seconds are those of the processor,
 of one thread. Steps descend over a planned number of epochs, and every method is run with each plan; its time to a
-target is that of the plan that gets there first. Who needs more than four times the winner's time to a target is not
-waited for. Everything is written as it is made, and not made again.
+target is that of the plan that gets there first. Who has used four times the winner's time to every target still ahead
+is not waited for. Everything is written as it is made, and not made again.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import json
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,6 +51,7 @@ TURNS = 4  # to an epoch
 SEEDS, TUNING_SEED = (0, 1, 2), 100
 ROWS = 1000  # that are evaluated at a time
 FAILED = -1.0  # the score of a method that diverged
+BROKEN = re.compile(r"finite|nan\b|\binf|positive.definite|singular|overflow|converge", re.IGNORECASE)
 PATIENCE = 4  # times the winner's time to a target: who is not there by then is sent home
 
 Rows = list[dict[str, Any]]
@@ -58,8 +62,9 @@ class Contestant:
     """A method at work on its own copy of the network; :attr:`seconds` counts its training alone."""
 
     def __init__(self, name: str, problem: Problem, settings: Settings, seed: int, steps: int) -> None:
-        self.name, self.problem = name, problem
+        self.name, self.problem, self.seed = name, problem, seed
         self.seconds, self.steps, self.failed = 0.0, 0, ""
+        self.ended = "its plan ended"
         self.curve: list[tuple[int, float, float]] = []  # steps, seconds, score
         self.model = problem.network(seed)
         self.method = METHODS[name].make(problem, self.model, settings, steps)
@@ -67,12 +72,16 @@ class Contestant:
     def turn(self, batches: list[tuple[Tensor, Tensor]]) -> None:
         self.model.train()
         self.method.go_on()
+        torch.manual_seed(1000 * self.seed + self.steps)  # some optimizers draw
+        np.random.seed(1000 * self.seed + self.steps)
         started = time.process_time()
         try:
             for x, y in batches:
                 self.method.step(x, y)
-        except (ArithmeticError, RuntimeError, ValueError) as error:  # a rate that is too long
-            self.failed = f"{type(error).__name__}: {error}"[:200]
+        except (ArithmeticError, RuntimeError, ValueError) as error:
+            if not isinstance(error, (ArithmeticError, torch.linalg.LinAlgError)) and not BROKEN.search(str(error)):
+                raise
+            self.failed, self.ended = f"{type(error).__name__}: {error}"[:200], "it diverged"
         self.seconds += time.process_time() - started
         self.steps += len(batches)
 
@@ -83,6 +92,7 @@ class Contestant:
         outputs = torch.cat([self.model(rows) for rows in X.split(ROWS)])
         score = self.problem.score(outputs, y)
         broken = self.failed or not math.isfinite(score) or not outputs.isfinite().all()
+        self.ended = "it diverged" if broken else self.ended
         self.curve.append((self.steps, self.seconds, FAILED if broken else score))
 
     def reached(self, target: float) -> tuple[int, float] | None:
@@ -113,10 +123,19 @@ def race(
                 if is_last or targets or one.failed:
                     one.evaluate(X_test, y_test)
             racing = [*racing[1:], *racing[:1]]  # nobody is always first
-            racing = [one for one in racing if not one.failed and not (targets and one.reached(max(targets)))]
-            for target in targets:
-                winner = min((there[1] for one in contestants if (there := one.reached(target))), default=math.inf)
-                racing = [one for one in racing if one.reached(target) or one.seconds < PATIENCE * winner]
+            winners = {
+                target: min((there[1] for one in contestants if (there := one.reached(target))), default=math.inf)
+                for target in targets
+            }
+            for one in list(racing):
+                ahead = [target for target in targets if not one.reached(target)]
+                if targets and not ahead:
+                    one.ended = "it got there"
+                elif ahead and all(one.seconds > PATIENCE * winners[target] for target in ahead):
+                    one.ended = f"it was not there after {PATIENCE} times the winner's time"
+                elif not one.failed:
+                    continue
+                racing.remove(one)
 
 
 def steps_of(samples: int, batch: int, epochs: int) -> int:
@@ -131,17 +150,21 @@ def trials_of(rows: Rows, problem: str, method: str) -> Rows:
 
 
 def tune(key: str, problem: Problem, names: list[str], rows: Rows, save: Save, budget: int) -> None:
-    data = problem.split(tuning=True)
-    steps = steps_of(len(data[0]), problem.batch, problem.tuned_for)
+    data, epochs = problem.split(tuning=True), problem.plans[0]
+    steps = steps_of(len(data[0]), problem.batch, epochs)
     for name in names:
         if METHODS[name].rates is None:
             continue
+        space = METHODS[name].space()
+        if any(row["space"] != space for row in trials_of(rows, key, name)):
+            raise SystemExit(f"{name} on {key} has trials of another space than {space}; remove them from the file")
         while len(made := trials_of(rows, key, name)) < budget:
             known = [(row["settings"], row["score"]) for row in made]
             settings = trial_settings(METHODS[name], problem, budget, known)
             one = Contestant(name, problem, settings, TUNING_SEED, steps)
-            race([one], data, problem.batch, problem.tuned_for, TUNING_SEED)
+            race([one], data, problem.batch, epochs, TUNING_SEED)
             spec = {"part": "tune", "problem": key, "method": name, "trial": len(made) + 1, "settings": settings}
+            spec["space"] = space
             score = one.curve[-1][2]
             rows.append({**spec, "score": score, "seconds": one.seconds, "steps": steps, "failed": one.failed})
             shown = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}" for k, v in settings.items())
@@ -171,7 +194,12 @@ def measure(
     for seed in seeds:
         for epochs in problem.plans:
             spec = {"part": "measure", "problem": key, "seed": seed, "epochs": epochs}
-            if any(row.items() >= spec.items() for row in rows):
+            if there := {row["method"] for row in rows if row.items() >= spec.items()}:
+                if there != set(names):
+                    raise SystemExit(
+                        f"{key}, seed {seed}, {epochs} epochs was raced by {'; '.join(sorted(there))}: a race is run "
+                        "anew for other methods; remove its rows from the file, or name these with --methods"
+                    )
                 continue
             steps = steps_of(len(data[0]), problem.batch, epochs)
             contestants = [Contestant(name, problem, settings[name], seed, steps) for name in names]
@@ -185,7 +213,7 @@ def measure(
                         **found,
                         "milliseconds_per_step": 1000 * one.seconds / one.steps,
                         "planned_steps": steps,
-                        "failed": one.failed,
+                        "ended": one.ended,
                     }
                 )
                 print(f"{key}, seed {seed}, {epochs} epochs, {one.name}: {reached}, {one.curve[-1]}", flush=True)
@@ -235,8 +263,8 @@ def main() -> None:
     names = [name for name in names if name not in missing]
     output = options.output or RESULTS
     rows: Rows = json.loads(output.read_text())["rows"] if output.exists() else []
-    where = environment()
     torch.set_num_threads(1)
+    where = environment()
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
@@ -257,6 +285,8 @@ def main() -> None:
         if "profile" in options.parts:
             profile(key, problem, rows, save)
     if "draw" in options.parts:
+        if not race_tables.raced({"rows": rows}):
+            parser.error(f"draw: {output} holds no race yet; run the part measure first")
         race_tables.draw({"rows": rows}, output.with_suffix(".png"))
 
 

@@ -35,6 +35,7 @@ from race_problems import PROBLEMS, SMOKE, Problem, perceptron
 
 RESULTS = Path(__file__).parent.parent / "results" / "race_leads.json"
 SEEDS = (100, 101)
+MOST = 20000  # training samples
 
 
 class Averaged:
@@ -136,7 +137,7 @@ def smaller(key: str, *hidden: int) -> Problem:
     """A problem of pictures with a smaller network and 20000 samples."""
     return dataclasses.replace(
         PROBLEMS[key], title=f"{key}, {len(hidden)} x {hidden[0]}", network=perceptron(784, *hidden, 10),
-        tuned_for=2, trial_samples=20000, batch=256,
+        plans=(2,), batch=256,
     )  # fmt: skip
 
 
@@ -145,8 +146,8 @@ def cases() -> dict[str, Problem]:
         "mnist": smaller("mnist", 300, 300),
         "fashion": smaller("fashion", 300, 300),
         "deep": smaller("mnist", *[100] * 10),
-        "letters": dataclasses.replace(PROBLEMS["letters"], title="letters"),
-        "friedman": dataclasses.replace(PROBLEMS["friedman"], title="Friedman"),
+        "letters": dataclasses.replace(PROBLEMS["letters"], title="letters", plans=(10,)),
+        "friedman": dataclasses.replace(PROBLEMS["friedman"], title="Friedman", plans=(5,)),
     }
 
 
@@ -154,11 +155,12 @@ def measure(problem: Problem, lead: str, seed: int) -> dict[str, Any]:
     """Scores at quarters of epochs, and seconds."""
     make, settings = LEADS[lead]
     data = problem.split(tuning=True)
-    steps = steps_of(len(data[0]), problem.batch, problem.tuned_for)
+    data = tuple(rows[:MOST] for rows in data)
+    steps = steps_of(len(data[0]), problem.batch, problem.plans[0])
     with mock.patch.dict(METHODS, {lead: Method(make)}):
         one = Contestant(lead, problem, {**untuned(problem), **settings}, seed, steps)
         race(
-            [one], data, problem.batch, problem.tuned_for, seed, targets=(2.0,)
+            [one], data, problem.batch, problem.plans[0], seed, targets=(2.0,)
         )  # one that nobody reaches: all curves are whole
     return {"scores": [score for _, _, score in one.curve], "seconds": one.seconds, "failed": one.failed}
 

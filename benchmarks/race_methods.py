@@ -11,7 +11,8 @@ import importlib.util
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -23,11 +24,11 @@ import ipdlam
 from ipdlam import defaults
 from ipdlam.minibatch.schedule import StepSchedule
 from ipdlam.minibatch.step import level
-from race_problems import CROSS_ENTROPY, SQUARED, Problem
+from race_problems import CROSS_ENTROPY, Problem
 
 Settings = dict[str, Any]
-SCHEDULES = ("linear", "one-cycle", "constant")
 LINEAR = StepSchedule()  # the one that our method has built in
+EVERY = 10  # batches from one curvature of K-FAC to the next
 RISING = 0.3  # of a cycle
 LOWEST = 1 / 25  # part of the rate that a cycle begins with
 
@@ -82,33 +83,62 @@ class Descent:
         """After it."""
 
 
+@contextmanager
+def statistics_kept(model: nn.Module) -> Iterator[None]:
+    """Leave the running statistics of norms as they are, whatever passes are made."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    yield
+    for name, buffer in model.named_buffers():
+        buffer.copy_(before[name])
+
+
 class ScheduleFree(Descent):
-    """Its average of the weights is what is evaluated."""
+    """Its average of the weights is what is evaluated; running statistics of norms are taken anew for it."""
+
+    RECENT = 8  # batches that they are taken of
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.seen: deque[Tensor] = deque(maxlen=self.RECENT)
+        self.statistics: dict[str, Tensor] = {}
+
+    def before(self, x: Tensor, y: Tensor) -> None:
+        self.seen.append(x)
 
     def rest(self) -> None:
         for optimizer in self.optimizers:
             optimizer.eval()  # type: ignore[attr-defined]
+        self.statistics = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        if self.statistics:
+            self.model.train()
+            with torch.no_grad():
+                for x in self.seen:
+                    self.model(x)
+            self.model.eval()
 
     def go_on(self) -> None:
         for optimizer in self.optimizers:
             optimizer.train()  # type: ignore[attr-defined]
+        for name, buffer in self.model.named_buffers():
+            if name in self.statistics:
+                buffer.copy_(self.statistics[name])
 
 
 class Muon(Descent):
     """``torch.optim.Muon`` for matrices, and convolutions flattened to matrices; Adam for the rest.
 
-    Hidden matrices alone, as its author says. Torch iterates in bfloat16, which processors without such arithmetic
-    emulate at a fifth of the speed: here in float32, which is also more exact.
+    All but the last layer, whose matrix Adam trains, as its author says. Torch iterates in bfloat16, which processors
+    without such arithmetic emulate slowly: here in float32, which is also more exact.
     """
 
     def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
         *hidden, _ = [module for module in model.modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
         self.weights = [module.weight for module in hidden]
-        self.flat = [nn.Parameter(weight.detach().flatten(1)) for weight in self.weights]
+        self.flat = [nn.Parameter(weight.detach().flatten(1).clone()) for weight in self.weights]
         known = {id(weight) for weight in self.weights}
         others = [parameter for parameter in model.parameters() if id(parameter) not in known]
         muon = torch.optim.Muon(self.flat, lr=settings["rate"], weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-        super().__init__(problem, model, settings, steps, muon, torch.optim.Adam(others, lr=settings["adam_rate"]))
+        super().__init__(problem, model, settings, steps, muon, adam(others, settings["adam_rate"]))
 
     def before(self, x: Tensor, y: Tensor) -> None:
         for flat, weight in zip(self.flat, self.weights, strict=True):
@@ -118,15 +148,18 @@ class Muon(Descent):
     def step(self, x: Tensor, y: Tensor) -> None:
         with mock.patch("torch.optim._muon._zeropower_via_newtonschulz", lambda move, *_: level(move)):
             super().step(x, y)
+        with torch.no_grad():
+            for flat, weight in zip(self.flat, self.weights, strict=True):
+                weight.copy_(flat.view(weight.shape))
 
 
 class ForwardOnly(Descent):
     """K-FAC with input covariances alone (FOOF), by ``curvlinops``; momentum and steps by SGD.
 
-    Every ``EVERY`` batches the operator is made anew of the last ``BATCHES`` batches.
+    Every few batches the operator is made anew of the last ``BATCHES`` batches.
     """
 
-    EVERY, BATCHES = 10, 4
+    BATCHES = 4
 
     def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
         sgd = torch.optim.SGD(model.parameters(), lr=settings["rate"], momentum=0.9)
@@ -141,17 +174,18 @@ class ForwardOnly(Descent):
 
         self.seen.append((x, y))
         gradients = [parameter.grad for parameter in self.parameters]
-        if self.count % self.EVERY == 0:
-            loss = nn.CrossEntropyLoss() if self.settings["loss"] == CROSS_ENTROPY else nn.MSELoss()
-            covariances = curvlinops.KFACLinearOperator(
-                self.model,
-                loss,
-                self.parameters,
-                list(self.seen),
-                fisher_type=curvlinops.FisherType.FORWARD_ONLY,
-                check_deterministic=False,
-                separate_weight_and_bias=False,
-            )
+        if self.count % EVERY == 0:
+            entropy = self.settings["loss"] == CROSS_ENTROPY
+            with statistics_kept(self.model):
+                covariances = curvlinops.KFACLinearOperator(
+                    self.model,
+                    nn.CrossEntropyLoss() if entropy else nn.MSELoss(),
+                    self.parameters,
+                    [(x, y if entropy else self.problem.numbers(y)) for x, y in self.seen],
+                    fisher_type=curvlinops.FisherType.FORWARD_ONLY,
+                    check_deterministic=False,
+                    separate_weight_and_bias=False,
+                )
             self.inverse = curvlinops.KFACInverseLinearOperator(covariances, damping=self.settings["damping"])
         for parameter, natural in zip(self.parameters, self.inverse @ gradients, strict=True):
             parameter.grad = natural
@@ -197,20 +231,30 @@ def published(package: str, name: str, **fixed: Any) -> Callable[[list[nn.Parame
 def kfac(problem: Problem, model: nn.Module, settings: Settings, steps: int) -> Descent:
     from singd.optim.optimizer import SINGD
 
+    layers = [module for module in model.modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
+    known = [parameter for layer in layers for parameter in layer.parameters()]
+    rest = [parameter for parameter in model.parameters() if all(parameter is not other for other in known)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        optimizer = SINGD(
-            model, lr=settings["rate"], momentum=0.9, damping=settings["damping"], T=10, lr_cov=0.05, kfac_like=True
-        )
-    return Descent(problem, model, settings, steps, optimizer)
+        warnings.simplefilter("ignore")  # norms are not its own: SGD trains them
+        optimizers: list[torch.optim.Optimizer] = [
+            SINGD(model, known, lr=settings["rate"], momentum=0.9, damping=settings["damping"],
+                  T=EVERY, lr_cov=settings["covariance_rate"], kfac_like=True)
+        ]  # fmt: skip
+    if rest:
+        optimizers.append(sgd(rest, settings))
+    return Descent(problem, model, settings, steps, *optimizers)
+
+
+def adam(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=rate, fused=True)
 
 
 def adamw(parameters: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=settings["rate"], weight_decay=settings["weight_decay"])
+    return torch.optim.AdamW(parameters, lr=settings["rate"], weight_decay=settings["weight_decay"], fused=True)
 
 
 def sgd(parameters: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=settings["rate"], momentum=0.9, nesterov=True)
+    return torch.optim.SGD(parameters, lr=settings["rate"], momentum=0.9, nesterov=True, fused=True)
 
 
 @dataclass(frozen=True)
@@ -228,7 +272,13 @@ class Method:
     last: tuple[Settings, ...] = ({"schedule": "constant"},)  # variations of the best that close the search
 
     def installed(self) -> bool:
+        if self.make is Muon:
+            return hasattr(torch.optim, "Muon")  # in torch since 2.9
         return self.package is None or importlib.util.find_spec(self.package) is not None
+
+    def space(self) -> dict[str, list[float]]:
+        """What is drawn from, to be kept with a trial."""
+        return {name: list(bounds) for name, bounds in {"rate": self.rates or (1.0, 1.0), **self.also}.items()}
 
 
 DAMPING = (1e-3, 1.0)
@@ -238,11 +288,9 @@ METHODS = {
     OURS_TUNED: Method(
         Ours, (0.1, 1.0), {"proximity": (0.5, 8.0)}, schedules=("linear",), last=({"inertia": 0.9}, {"inertia": 0.0})
     ),
-    "Adam": Method(
-        descent(lambda parameters, settings: torch.optim.Adam(parameters, lr=settings["rate"])), (3e-4, 2e-2)
-    ),
-    "AdamW": Method(descent(adamw), (3e-4, 2e-2), {"weight_decay": (1e-3, 1.0)}, schedules=("one-cycle",)),
-    "SGD": Method(descent(sgd), (1e-2, 2.0), schedules=("one-cycle",)),
+    "Adam": Method(descent(lambda parameters, settings: adam(parameters, settings["rate"])), (3e-4, 2e-2)),
+    "AdamW": Method(descent(adamw), (3e-4, 2e-2), {"weight_decay": (1e-3, 1.0)}),
+    "SGD": Method(descent(sgd), (1e-2, 2.0)),
     "schedule-free AdamW": Method(
         descent(published("schedulefree", "AdamWScheduleFree"), ScheduleFree),
         (1e-3, 3e-2),
@@ -255,7 +303,7 @@ METHODS = {
         descent(published("pytorch_optimizer", "SOAP", weight_decay=0.0)), (1e-3, 3e-2), package="pytorch_optimizer"
     ),
     "PSGD-Kron": Method(descent(published("pytorch_optimizer", "Kron")), (1e-3, 1e-1), package="pytorch_optimizer"),
-    "K-FAC": Method(kfac, (3e-3, 1.0), {"damping": DAMPING}, package="singd"),
+    "K-FAC": Method(kfac, (3e-3, 1.0), {"damping": DAMPING, "covariance_rate": (0.02, 0.5)}, package="singd"),
     "K-FAC, forward-only": Method(ForwardOnly, (1e-3, 1.0), {"damping": DAMPING}, package="curvlinops"),
 }
 
@@ -263,7 +311,8 @@ METHODS = {
 def trial_settings(method: Method, problem: Problem, budget: int, made: Iterable[tuple[Settings, float]]) -> Settings:
     """The settings of the next trial of so many, from those made so far with their scores.
 
-    All but the last third are log-uniform draws, one to each part of the range; the others vary the best one.
+    All but the last third are log-uniform draws, one to each part of the range, of both losses and schedules in turn;
+    the others vary the best one.
     """
     made = list(made)
     number, varied = len(made), budget // 3
@@ -275,17 +324,14 @@ def trial_settings(method: Method, problem: Problem, budget: int, made: Iterable
             order = torch.randperm(strata, generator=draws)
             place = (float(order[number]) + torch.rand(strata, generator=draws)[number].item()) / strata
             found[name] = bounds[0] * (bounds[1] / bounds[0]) ** place
-        return {**found, "schedule": method.schedules[number % len(method.schedules)], "loss": first_loss(problem)}
+        schedules, losses = method.schedules, problem.losses
+        schedule = schedules[number // len(losses) % len(schedules)]
+        return {**found, "schedule": schedule, "loss": losses[number % len(losses)]}
     best = max(made, key=lambda trial: trial[1])[0]
-    other_loss = [{"loss": SQUARED if best["loss"] == CROSS_ENTROPY else CROSS_ENTROPY}] * (len(problem.losses) > 1)
     factors = [{"rate": best["rate"] * factor} for factor in (1.6, 1 / 1.6, 1.25, 0.8)]
-    variations = [*other_loss, *method.last[: varied - 2], *factors]
+    variations = [*method.last, *factors]
     tried = [settings for settings, _ in made]
     return next({**best, **new} for new in variations if {**best, **new} not in tried)
-
-
-def first_loss(problem: Problem) -> str:
-    return CROSS_ENTROPY if CROSS_ENTROPY in problem.losses else SQUARED
 
 
 def untuned(problem: Problem) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +22,17 @@ CROSS_ENTROPY, SQUARED = "cross_entropy", "squared"
 
 @dataclass(frozen=True)
 class Problem:
-    """A network to be trained. ``plans`` are lengths of training in epochs; ``tuned_for`` is the one of the trials.
-
-    ``trial_samples`` bounds the training samples of a trial, so that trials of the large problems end.
-    """
+    """A network to be trained. ``plans`` are lengths of training in epochs; trials have the first one."""
 
     title: str
     load: Callable[[], Split]
     network: Callable[[int], nn.Module]
     targets: tuple[float, ...]
     plans: tuple[int, ...]
-    tuned_for: int
     batch: int = 512
     losses: tuple[str, ...] = (CROSS_ENTROPY, SQUARED)  # those that a method may choose from
-    trial_samples: int | None = None
-    real: bool = field(default=False)  # targets of R2 instead of accuracy
+    real: bool = False  # targets of R2 instead of accuracy
+    classes: int = 10
 
     def split(self, tuning: bool) -> Split:
         """The data; for trials the last sixth of the training samples, at most 5000, is held out."""
@@ -44,8 +40,7 @@ class Problem:
         if not tuning:
             return X, y, X_test, y_test
         held = min(5000, len(X) // 6)
-        known = min(len(X) - held, self.trial_samples or len(X))
-        return X[:known], y[:known], X[-held:], y[-held:]
+        return X[:-held], y[:-held], X[-held:], y[-held:]
 
     def score(self, outputs: Tensor, y: Tensor) -> float:
         """Accuracy, or R2."""
@@ -57,21 +52,23 @@ class Problem:
         """The mean loss as autograd needs it; the squared one is ours: half a sum over outputs."""
         if name == CROSS_ENTROPY:
             return functional.cross_entropy(outputs, y)
-        if not self.real:
-            y = functional.one_hot(y, outputs.shape[1]).to(outputs.dtype)
-        return 0.5 * (outputs - y).square().sum(1).mean()
+        return 0.5 * (outputs - self.numbers(y)).square().sum(1).mean()
+
+    def numbers(self, y: Tensor) -> Tensor:
+        """What outputs are to be by the squared loss: labels one-hot."""
+        return y if self.real else functional.one_hot(y, self.classes).to(torch.float32)
 
 
-def pictures(name: str, *, flat: bool, limit: int | None = None) -> Callable[[], Split]:
+def pictures(name: str, *, flat: bool) -> Callable[[], Split]:
     def load() -> Split:
         data = ipdlam.datasets.load(name)
         assert data.X_test is not None
         assert data.y_test is not None
-        X, X_test = data.X[:limit], data.X_test
+        X, X_test = data.X, data.X_test
         if not flat:
             shape = data.image_shape or (1, 28, 28)
-            X, X_test = X.reshape(-1, *shape), X_test.reshape(-1, *shape)
-        return X, data.y[:limit], X_test, data.y_test
+            X, X_test = (rows.reshape(-1, *shape).to(memory_format=torch.channels_last) for rows in (X, X_test))
+        return X, data.y, X_test, data.y_test
 
     return load
 
@@ -114,79 +111,54 @@ def convolutional(name: str, shape: tuple[int, int, int]) -> Callable[[int], nn.
     def make(seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return ARCHITECTURES[name](shape, 10)
+            return ARCHITECTURES[name](shape, 10).to(memory_format=torch.channels_last)
 
     return make
 
 
 WIDE, DEEP = perceptron(784, 1500, 1500, 10), perceptron(784, *[300] * 10, 10)
 PROBLEMS = {
-    "mnist": Problem(
-        "784-1500-1500-10, MNIST", pictures("mnist", flat=True), WIDE, (0.98, 0.984), (1, 3), 1, trial_samples=30000
-    ),
+    "mnist": Problem("784-1500-1500-10, MNIST", pictures("mnist", flat=True), WIDE, (0.98, 0.984), (1, 3)),
     "fashion": Problem(
-        "784-1500-1500-10, Fashion-MNIST",
-        pictures("fashion-mnist", flat=True),
-        WIDE,
-        (0.89, 0.90),
-        (2, 4),
-        2,
-        trial_samples=12000,
+        "784-1500-1500-10, Fashion-MNIST", pictures("fashion-mnist", flat=True), WIDE, (0.89, 0.9), (2, 4)
     ),
-    "deep": Problem(
-        "ten layers of 300, MNIST", pictures("mnist", flat=True), DEEP, (0.97, 0.98), (2, 4), 2, trial_samples=20000
-    ),
+    "deep": Problem("ten layers of 300, MNIST", pictures("mnist", flat=True), DEEP, (0.97, 0.98), (2, 4)),
     "cnn": Problem(
         "two convolutions, Fashion-MNIST",
         pictures("fashion-mnist", flat=False),
         convolutional("cnn", (1, 28, 28)),
         (0.91, 0.92),
         (3,),
-        2,
-        trial_samples=10000,
     ),
     "resnet8": Problem(
-        "ResNet-8, CIFAR-10",
-        pictures("cifar10", flat=False),
-        convolutional("resnet8", (3, 32, 32)),
-        (0.65, 0.70),
-        (5,),
-        2,
-        trial_samples=10000,
+        "ResNet-8, CIFAR-10", pictures("cifar10", flat=False), convolutional("resnet8", (3, 32, 32)), (0.65, 0.7), (5,)
     ),
     "letters": Problem(
         "16-256-256-26, a table of 20000 letters",
         letters,
         perceptron(16, 256, 256, 26),
         (0.95, 0.96),
-        (4, 10),
-        10,
+        (4, 10, 20),
         batch=128,
         losses=(CROSS_ENTROPY,),
+        classes=26,
     ),
     "friedman": Problem(
         "10-128-128-1, Friedman's function",
         friedman,
         perceptron(10, 128, 128, 1),
         (0.94, 0.95),
-        (2, 5),
-        5,
+        (2, 5, 20),
         batch=128,
         losses=(SQUARED,),
         real=True,
     ),
 }
-SMOKE = Problem(
-    "64-50-50-10, digits",
-    lambda: digits(),
-    perceptron(64, 50, 50, 10),
-    (0.8, 0.9),
-    (2, 4),
-    2,
-    batch=64,
-)
 
 
 def digits() -> Split:
     data = ipdlam.datasets.load("digits")
     return data.X[:-360], data.y[:-360], data.X[-360:], data.y[-360:]
+
+
+SMOKE = Problem("64-50-50-10, digits", digits, perceptron(64, 50, 50, 10), (0.8, 0.9), (2, 4), batch=64)

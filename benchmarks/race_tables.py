@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def problem_table(result: dict, key: str) -> list[str]:
         for target in targets(rows):
             own = first_times(rows, target)[name]
             if len(own) < len(every):
-                cells.append(f"{len(own)} of {len(every)} seeds")
+                ends = Counter(row["ended"] for row in rows if row["method"] == name and not row["reached"][target])
+                cells.append(f"{len(own)} of {len(every)} seeds: {ends.most_common(1)[0][0]}")
                 continue
             times, epochs = [seconds for seconds, _ in own.values()], [epoch for _, epoch in own.values()]
             spread = f" ({min(times):.2g} … {max(times):.2g})" if len(times) > 1 else ""
