@@ -64,7 +64,7 @@ class Contestant:
     def __init__(self, name: str, problem: Problem, settings: Settings, seed: int, steps: int) -> None:
         self.name, self.problem, self.seed = name, problem, seed
         self.seconds, self.steps, self.failed = 0.0, 0, ""
-        self.ended = "its plan ended"
+        self.ended = "plan over"
         self.curve: list[tuple[int, float, float]] = []  # steps, seconds, score
         self.model = problem.network(seed)
         self.method = METHODS[name].make(problem, self.model, settings, steps)
@@ -81,7 +81,7 @@ class Contestant:
         except (ArithmeticError, RuntimeError, ValueError) as error:
             if not isinstance(error, (ArithmeticError, torch.linalg.LinAlgError)) and not BROKEN.search(str(error)):
                 raise
-            self.failed, self.ended = f"{type(error).__name__}: {error}"[:200], "it diverged"
+            self.failed, self.ended = f"{type(error).__name__}: {error}"[:200], "diverged"
         self.seconds += time.process_time() - started
         self.steps += len(batches)
 
@@ -92,7 +92,7 @@ class Contestant:
         outputs = torch.cat([self.model(rows) for rows in X.split(ROWS)])
         score = self.problem.score(outputs, y)
         broken = self.failed or not math.isfinite(score) or not outputs.isfinite().all()
-        self.ended = "it diverged" if broken else self.ended
+        self.ended = "diverged" if broken else self.ended
         self.curve.append((self.steps, self.seconds, FAILED if broken else score))
 
     def reached(self, target: float) -> tuple[int, float] | None:
@@ -130,9 +130,9 @@ def race(
             for one in list(racing):
                 ahead = [target for target in targets if not one.reached(target)]
                 if targets and not ahead:
-                    one.ended = "it got there"
+                    one.ended = "there"
                 elif ahead and all(one.seconds > PATIENCE * winners[target] for target in ahead):
-                    one.ended = f"it was not there after {PATIENCE} times the winner's time"
+                    one.ended = "sent home"
                 elif not one.failed:
                     continue
                 racing.remove(one)
@@ -146,7 +146,7 @@ def steps_of(samples: int, batch: int, epochs: int) -> int:
 
 
 def trials_of(rows: Rows, problem: str, method: str) -> Rows:
-    return [row for row in rows if (row["part"], row["problem"], row["method"]) == ("tune", problem, method)]
+    return [row for row in rows if row["part"] == "tune" and (row["problem"], row["method"]) == (problem, method)]
 
 
 def tune(key: str, problem: Problem, names: list[str], rows: Rows, save: Save, budget: int) -> None:

@@ -63,7 +63,7 @@ def best_peer(rows: Rows, target: str) -> str | None:
 def ratio(rows: Rows, target: str, name: str, peer: str) -> float | None:
     """The median over the seeds of the time of one method over another's."""
     times = first_times(rows, target)
-    if set(times[name]) != seeds(rows):
+    if set(times.get(name, {})) != seeds(rows):
         return None
     return statistics.median(times[name][seed][0] / times[peer][seed][0] for seed in seeds(rows))
 

@@ -99,9 +99,54 @@ def test_race_benchmark(tmp_path):
     ours = next(row for row in raced if row["method"] == "ours")
     assert ours["reached"]["0.8"][1] > 0.0
     assert next(row for row in rows if row["part"] == "profile")["milliseconds"] > 0.0
-    before = rows
     run("benchmarks/race.py", "tune", "measure", *part)
-    assert json.loads(output.read_text())["rows"] == before  # made once
+    assert json.loads(output.read_text())["rows"] == rows  # made once
+    other = ("--methods", "ours;Adam", "--scale", "smoke", "--output", str(output))
+    process = Forked(program, "benchmarks/race.py", "measure", *other, cwd=ROOT)
+    said, _ = process.communicate()
+    assert process.returncode == 1
+    assert "a race is run anew for other methods" in said
+
+
+def test_the_tables_of_a_race(tmp_path, monkeypatch):
+    """Who is first, who is not there and why; a peer that we do not reach is among our losses."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    race_tables, summary_tables = (importlib.import_module(name) for name in ("race_tables", "summary_tables"))
+
+    def raced(method, seed, times, epochs=1, ended="plan over"):
+        reached = dict(zip(("0.98", "0.984"), [time and [10, time] for time in times], strict=True))
+        curve = [[5, 0.5, 0.9], [10, 1.0, 0.985]]
+        found = {"part": "measure", "problem": "mnist", "seed": seed, "epochs": epochs, "method": method}
+        cost = {"planned_steps": 20, "milliseconds_per_step": 2.0, "settings": {"rate": 0.1}, "curve": curve}
+        return {**found, **cost, "reached": reached, "ended": ended}
+
+    rows = [raced("ours", seed, [1.0 + seed, None]) for seed in (0, 1)]
+    rows += [raced("ours", seed, [0.5 + seed, None], epochs=3) for seed in (0, 1)]  # the faster plan
+    rows += [raced("Adam", seed, [2.0, 3.0]) for seed in (0, 1)]
+    rows += [raced("SGD", 0, [None, None], ended="diverged"), raced("SGD", 1, [4.0, None])]
+    result = {"rows": rows}
+    assert race_tables.medians(rows, "0.98") == {"ours": 1.0, "Adam": 2.0}
+    assert race_tables.best_peer(rows, "0.98") == "Adam"
+    assert race_tables.ratio(rows, "0.98", "ours", "Adam") == 0.5
+    first, second = race_tables.summary_table(result)[2:]
+    assert "| 1.00 s | Adam, 2.00 s | **0.50** |" in first
+    assert "not reached by all seeds" in second
+    lines = race_tables.problem_table(result, "mnist")
+    assert "1 of 2 seeds: diverged" in next(line for line in lines if line.startswith("| SGD"))
+    rows_of = summary_tables.races(result)
+    assert [row[1].split(",")[0] for row in rows_of[False]] == ["not reached"]
+    assert rows_of[True] == []
+    race_tables.draw(result, tmp_path / "race.png")
+    assert (tmp_path / "race.png").stat().st_size > 1000
+
+
+def test_leads_benchmark(tmp_path):
+    output = tmp_path / "leads.json"
+    run("benchmarks/race_leads.py", "--scale", "smoke", "--output", str(output))
+    rows = json.loads(output.read_text())["rows"]
+    assert [row["lead"] for row in rows][:2] == ["nothing", "inertia 0"]
+    assert len({row["scores"][-1] for row in rows}) > 3  # they do something
+    assert all(row["scores"][-1] > 0.8 for row in rows)
 
 
 def test_tabular_benchmark(tmp_path):

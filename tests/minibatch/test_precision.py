@@ -183,6 +183,14 @@ def test_what_cannot_be_narrow_is_refused_by_name():
         trainer.fit(X.double(), Y, epochs=1)
 
 
+def test_where_it_changes_nothing_a_warning_says_so():
+    small = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 3))
+    with pytest.warns(UserWarning, match=says("precision='bfloat16' changes nothing", "fewer than 32 inputs")):
+        narrow(small)
+    with pytest.raises(ValueError, match=says("precision must be one of", "got ['bfloat16']")):
+        MiniBatchIPDLAM(small, precision=["bfloat16"])
+
+
 def test_autocast_with_float16_is_refused_and_leaves_the_model():
     model = network()
     before = copy.deepcopy(model)

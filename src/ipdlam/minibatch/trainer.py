@@ -24,7 +24,7 @@ from ipdlam.minibatch.batch import NoSamples, check_loader, default_batch_size, 
 from ipdlam.minibatch.epoch import everyones_part, finish_epoch, joined, take
 from ipdlam.minibatch.state import MiniBatchState, fill_stepper
 from ipdlam.minibatch.step import Stepper, StepSettings
-from ipdlam.network.arithmetic import PLAIN, products_for, refuse_precision, warn_where_slow
+from ipdlam.network.arithmetic import PLAIN, products_for, refuse_precision, warn_where_idle, warn_where_slow
 from ipdlam.network.graph import Graph
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import ArrayLike, Samples, is_array
@@ -95,7 +95,8 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         How many samples are evaluated at a time; by default as many as suit the cache.
     precision
         ``"bfloat16"`` narrows the operands of the large products (the forward pass, the pulls, the gradients of the
-        weights) of a model in float32; their results, the weights and all else stay float32. A surrounding
+        weights) of a model in float32, whose results have the digits of bfloat16; the weights and all else stay
+        float32. A surrounding
         ``torch.autocast`` with bfloat16 means the same. It is for processors that have instructions for it; on others
         it is slower, and a warning says so.
 
@@ -144,6 +145,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
             self.loss, step, inertia, proximity, penalty, rank, weight_decay, penalty_growth, precision
         )
         refuse_precision(precision, self.network.dtype)
+        warn_where_idle(precision, (layer.weight for layer in self.network.layers))
         self.batch_size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
         self.seed = check_seed(seed)
         for name, value, known in (("start", start, STARTS), ("bad_batches", bad_batches, BAD_BATCHES)):

@@ -1,7 +1,8 @@
 """In which precision large products are taken: the one place where operands are narrowed.
 
-A product with bfloat16 operands has their 8 bits and float32's range, and is summed in float32; what comes out is
-float32 again. Weights, moves, metrics, norms and proximal operators never leave float32.
+A product with bfloat16 operands has their 8 bits and float32's range, and is summed in float32. Torch rounds what comes
+out to bfloat16 once more; it is then converted to float32. Weights, moves, metrics, norms and proximal operators never
+leave float32.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -90,7 +91,7 @@ def products_for(precision: str, dtype: torch.dtype, device: torch.device) -> Pr
 
 def check_precision(precision: str) -> str:
     """A precision that there is."""
-    if precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     return precision
 
@@ -101,6 +102,17 @@ def refuse_precision(precision: str, dtype: torch.dtype) -> None:
         raise ValueError(
             f"precision is {precision!r}, but the model is {dtype}: narrow products need a model in float32; convert "
             'it with model.float(), or leave precision at "float32", which takes products in the model\'s own'
+        )
+
+
+def warn_where_idle(precision: str, weights: Iterable[Tensor]) -> None:
+    """Say so where a setting changes nothing, because no layer is large enough."""
+    narrow = Products(PRECISIONS[precision])
+    if narrow != PLAIN and all(narrow.of(W) is PLAIN for W in weights):
+        warnings.warn(
+            f"precision={precision!r} changes nothing: every layer has fewer than {LEAST_SIDE} inputs or outputs",
+            UserWarning,
+            stacklevel=3,
         )
 
 
