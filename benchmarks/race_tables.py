@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ipdlam.training.plots import plain
 from race_methods import METHODS, OURS, OURS_TUNED
 from race_problems import PROBLEMS
 
@@ -195,6 +196,7 @@ def draw(result: dict, path: Path) -> None:
     """Scores against seconds, a panel for each problem; bands are the least and the most of the seeds."""
     import matplotlib.pyplot as plt
     import numpy as np
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     keys = raced(result)
     columns = min(2, len(keys))
@@ -220,6 +222,9 @@ def draw(result: dict, path: Path) -> None:
         spread = max(goal) - min(goal)
         axes.set_ylim(min(goal) - 5 * spread, max(goal) + 1.2 * spread)
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, position: plain(value)))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_title(PROBLEMS[key].title, fontsize=10)
         axes.set_ylabel("test R²" if PROBLEMS[key].real else "test accuracy")
         axes.set_xlabel("processor seconds of training")
