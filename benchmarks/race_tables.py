@@ -103,6 +103,13 @@ def methods_of(rows: Rows) -> Iterable[str]:
     return [name for name in METHODS if name in found]
 
 
+def command(rows: Rows, key: str) -> str:
+    """What makes these rows; the methods are named where they were not all."""
+    names = list(methods_of(rows))
+    some = f" --methods '{';'.join(names)}'" if len(names) < len(METHODS) else ""
+    return f"python benchmarks/race.py tune measure --problems {key}{some}"
+
+
 def problem_table(result: dict, key: str) -> list[str]:
     """Every method on one problem: seconds and epochs to the targets, the cost of a step, and what was chosen."""
     rows = measured(result, key)
@@ -141,10 +148,9 @@ def all_tables(result: dict) -> list[str]:
         problem = PROBLEMS[key]
         plans = " or ".join(map(str, problem.plans))
         lines += [f"### {problem.title}", "", *problem_table(result, key), ""]
-        lines += [
-            f"Batches of {problem.batch}; plans of {plans} epochs; {len(seeds(measured(result, key)))} seeds.",
-            "",
-        ]
+        rows = measured(result, key)
+        about = f"Batches of {problem.batch}; plans of {plans} epochs; {len(seeds(rows))} seeds."
+        lines += [f"{about} `{command(rows, key)}`", ""]
     return lines[:-1]
 
 

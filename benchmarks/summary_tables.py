@@ -69,7 +69,7 @@ def races(result: dict) -> dict[bool, list[Row]]:
             ours, other = (race_tables.seconds_of(known[name]) if name in known else "not reached" for name in
                            (race_tables.OURS, peer))  # fmt: skip
             wins = known.get(race_tables.OURS, math.inf) < known.get(peer or "", math.inf)
-            command = f"`python benchmarks/race.py tune measure --problems {key}`"
+            command = f"`{race_tables.command(rows, key)}`"
             who = "any peer, tuned" if peer is None else f"{peer}, tuned"
             found[wins].append((about, f"{ours}, `MiniBatchIPDLAM`, untuned", f"{other}, {who}", command))
             break
