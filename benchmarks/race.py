@@ -244,6 +244,24 @@ def profile(key: str, problem: Problem, rows: Rows, save: Save, steps: int = 60)
     save()
 
 
+def read(output: Path) -> Rows:
+    """The rows of an earlier call; none where there is no file."""
+    try:
+        rows: Rows = json.loads(output.read_text())["rows"] if output.exists() else []
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{output} does not hold results ({error}); move it away, or name another --output") from error
+    return rows
+
+
+def write(output: Path, command: str, rows: Rows) -> None:
+    """All rows; a disk that is full leaves the file as it was."""
+    written = output.with_name(f"{output.name}.new")
+    written.parent.mkdir(parents=True, exist_ok=True)
+    result = {"command": command, "environment": environment(), "rows": rows}
+    written.write_text(json.dumps(result, indent=1) + "\n")
+    written.replace(output)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=("tune", "measure", "profile", "draw"))
@@ -262,18 +280,13 @@ def main() -> None:
         print(f"not installed, and left out: {', '.join(missing)} (pip install -e '.[race]')", flush=True)
     names = [name for name in names if name not in missing]
     output = options.output or RESULTS
-    rows: Rows = json.loads(output.read_text())["rows"] if output.exists() else []
+    rows = read(output)
     torch.set_num_threads(1)
-    where = environment()
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
     def save() -> None:
-        command = f"python benchmarks/race.py tune measure profile draw{' --scale smoke' if smoke else ''}"
-        written = output.with_suffix(".new")
-        written.parent.mkdir(parents=True, exist_ok=True)
-        written.write_text(json.dumps({"command": command, "environment": where, "rows": rows}, indent=1) + "\n")
-        written.replace(output)
+        write(output, f"python benchmarks/race.py tune measure profile draw{' --scale smoke' if smoke else ''}", rows)
 
     problems = {"digits": SMOKE} if smoke else {key: PROBLEMS[key] for key in options.problems}
     budget = 6 if smoke else TRIALS

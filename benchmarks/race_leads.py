@@ -16,7 +16,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from torch import Tensor, nn
 import ipdlam
 from ipdlam.minibatch import step as stepping
 from ipdlam.minibatch.schedule import WARMUP_BATCHES
-from ipdlam.runs.environment import environment
-from race import METHODS, Contestant, race, steps_of
+from race import METHODS, Contestant, race, read, steps_of, write
 from race_methods import Method, Ours, Settings, untuned
 from race_problems import PROBLEMS, SMOKE, Problem, perceptron
 
@@ -172,7 +170,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     smoke = options.scale == "smoke"
-    rows = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
+    rows = read(options.output)
     for problem in [SMOKE] if smoke else cases().values():
         for lead in LEADS:
             for seed in SEEDS[:1] if smoke else SEEDS:
@@ -181,8 +179,7 @@ def main() -> None:
                     continue
                 rows.append({**spec, **measure(problem, lead, seed)})
                 print(f"{problem.title}, {lead}, seed {seed}: {rows[-1]['scores'][-1]:.4f}", flush=True)
-                result = {"command": "python benchmarks/race_leads.py", "environment": environment(), "rows": rows}
-                options.output.write_text(json.dumps(result, indent=1) + "\n")
+                write(options.output, "python benchmarks/race_leads.py", rows)
 
 
 if __name__ == "__main__":

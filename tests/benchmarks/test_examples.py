@@ -106,6 +106,12 @@ def test_race_benchmark(tmp_path):
     said, _ = process.communicate()
     assert process.returncode == 1
     assert "a race is run anew for other methods" in said
+    output.write_text("{")
+    process = Forked(program, "benchmarks/race.py", "tune", *part, cwd=ROOT)
+    said, _ = process.communicate()
+    assert process.returncode == 1
+    assert "race.json does not hold results" in said
+    assert output.read_text() == "{"
 
 
 def test_the_tables_of_a_race(tmp_path, monkeypatch):

@@ -290,8 +290,10 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         return network
 
     def _warn_where_slow(self, state: MiniBatchState) -> None:
+        if state.stepper.batches or self.network.arithmetic is PLAIN:
+            return
         narrow = [layer.weight for layer in self.network.layers if layer.products.narrow is not None]
-        if narrow and not state.stepper.batches:
+        if narrow:
             warn_where_slow(max(narrow, key=Tensor.numel))
 
     def _begin(self, samples: Samples, validation: Samples | None) -> MiniBatchState:

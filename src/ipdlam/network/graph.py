@@ -82,6 +82,8 @@ class Graph(ModelView):
 
     def multiply(self, products: Products) -> None:
         """Take the products of all layers so from here on."""
+        if products is self.arithmetic:  # as in nearly every step
+            return
         self.arithmetic = products
         for layer in self.layers:
             layer.arithmetic = products
