@@ -93,6 +93,18 @@ def test_solve_is_the_inverse_of_the_metric(dtype, rank, rows):
     assert torch.equal(B, given)  # the inputs of a layer are handed to it
 
 
+@pytest.mark.parametrize("rank", [1, 3])  # by thin products, and by the inverse as a matrix
+def test_leverage_is_the_size_of_rows_in_the_metric_as_it_is_now(rank):
+    kept, rows = memory(rank=rank), normal(4, 6, seed=5)
+    assert kept.is_narrow is (rank == 3)
+    for seed in (1, 2):  # a new metric replaces what was kept of the one before
+        kept.remember(normal(30, 6, seed=seed) * torch.arange(1.0, 7.0) ** seed, None)
+        kept.refresh()
+        wanted = (rows @ torch.linalg.inv(metric(kept)) * rows).sum(1)
+        torch.testing.assert_close(kept.leverage(rows, kept.image(rows)), wanted, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(kept.solve(rows, kept.image(rows)), kept.solve(rows), rtol=0.0, atol=0.0)
+
+
 def test_the_leading_directions_are_found_in_time():
     """One step of subspace iteration to a refresh: each gains the ratio of neighbouring eigenvalues."""
     kept = memory(40, rank=5)

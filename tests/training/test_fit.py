@@ -47,6 +47,7 @@ from contracts import (
 from detectors import no_back_propagation
 from ipdlam import DivergenceError, History, Record, StopTraining
 from ipdlam.baselines import BCD
+from ipdlam.distributed.group import uninterrupted
 from ipdlam.prox import LOSSES
 from problems import assert_same_runs, make_data, make_model, without_seconds
 
@@ -576,6 +577,23 @@ def test_ctrl_c_between_counting_and_recording_keeps_the_iteration(trainer, monk
     monkeypatch.undo()
     trainer.go_on(first, 2, evaluate_every=4)
     assert_same_runs(whole, first)
+
+
+@pytest.mark.parametrize("waits", [None, lambda: True, lambda: False], ids=["always", "asked", "not"])
+def test_ctrl_c_in_a_block_within_a_block_waits_for_the_outer_one(waits):
+    reached = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), uninterrupted(waits):  # noqa: PT012
+            with uninterrupted():
+                signal.raise_signal(signal.SIGINT)
+                reached.append("the inner end")
+            reached.append("the outer end")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    # What need not wait is told as soon as the inner block is done.
+    assert reached == (["the inner end"] if waits is not None and not waits() else ["the inner end", "the outer end"])
 
 
 @every_trainer

@@ -339,8 +339,22 @@ def fingerprint(tensors: Iterable[Tensor]) -> float:
     return float(int.from_bytes(found.digest(), "little"))
 
 
+class Waiting:
+    """A handler of Ctrl-C that keeps it for later, unless ``waits`` says that it need not wait."""
+
+    def __init__(self, before: Any, waits: Callable[[], bool] | None) -> None:
+        self.before, self.waits = before, waits
+        self.came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.waits is not None and callable(self.before) and not self.waits():
+            self.before(number, frame)
+        else:
+            self.came = True
+
+
 @contextmanager
-def uninterrupted(waits: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def uninterrupted(waits: Callable[[], bool] | None = None) -> Iterator[None]:
     """Ctrl-C waits until the block is done, unless ``waits`` says that it need not when it comes.
 
     In the middle of the block some would be a step ahead of others.
@@ -349,18 +363,14 @@ def uninterrupted(waits: Callable[[], bool] = lambda: True) -> Iterator[None]:
     if before is None or threading.current_thread() is not threading.main_thread():  # nothing that could be put back
         yield
         return
-    came: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if callable(before) and not waits():
-            before(number, frame)
-        else:
-            came.append(number)
-
-    signal.signal(signal.SIGINT, handle)
+    if isinstance(before, Waiting) and before.waits is None:  # a block around this one waits for longer
+        yield
+        return
+    handler = Waiting(before, waits)
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if handler.came:
         signal.raise_signal(signal.SIGINT)

@@ -21,7 +21,7 @@ class InputMemory:
 
     made of the leading eigenpairs ``(e, U)`` of their covariance ``C``; ``t`` is the mean of the eigenvalues that
     ``rank`` leaves out. ``M`` is ``C + delta mean(diag(C)) I`` with those eigenvalues all made equal, and ``M^-1``
-    costs two thin products. A layer without bias cannot make up for a mean, so it is not ``centred``: its ``mean``
+    costs two thin products (where the inputs are few, one with ``M^-1`` itself). A layer without bias cannot make up for a mean, so it is not ``centred``: its ``mean``
     stays zero, and ``C`` is the second moment.
     """
 
@@ -40,6 +40,7 @@ class InputMemory:
         self.U = torch.linalg.qr(start.to(device)).Q.to(dtype)
         self.shrink = like.new_zeros(self.rank)  # 1 - damping times the eigenvalues of M^-1
         self.damping = like.new_ones(1)
+        self._inverse: Tensor | None = None  # M^-1 as a matrix, once it was asked for
 
     def tensors(self) -> dict[str, Tensor]:
         """All that it remembers, but for :attr:`samples`."""
@@ -99,20 +100,42 @@ class InputMemory:
         left_out = width - self.rank
         rest = max(0.0, width * float(covariance.diagonal().mean()) - float(values.sum()))
         t = rest / left_out if left_out else 0.0
+        self._inverse = None
         self.damping.fill_(damping + t)
         self.shrink.copy_(1.0 - (damping + t) / (values + damping))
         self.freedom = float((values / (values + damping)).sum()) + rest / (damping + t)
 
-    def solve(self, B: Tensor, along: Tensor | None = None) -> Tensor:
-        """``B M^-1``, in a tensor of its own; ``along`` is ``B U``, where it is known."""
-        scale = 1.0 / float(self.damping)
-        along = B @ self.U if along is None else along
-        return torch.addmm(B, along * self.shrink, self.U.mT, beta=scale, alpha=-scale)
+    @property
+    def is_narrow(self) -> bool:
+        """Whether one product with ``M^-1`` costs no more than two with ``U``."""
+        return len(self.mean) <= 2 * self.rank
 
-    def leverage(self, a: Tensor, along: Tensor) -> Tensor:
-        """``a_i M^-1 a_i`` of every row, which is :attr:`freedom` on average: how unusual rows are. ``along = a U``."""
+    def inverse(self) -> Tensor:
+        """``M^-1`` as a matrix, made once for every metric."""
+        if self._inverse is None:
+            U, unit = self.U.double(), torch.eye(len(self.U), dtype=torch.float64, device=self.U.device)
+            whole = torch.addmm(unit, U * self.shrink.double(), U.mT, alpha=-1.0) / self.damping.double()
+            self._inverse = whole.to(self.U.dtype)
+        return self._inverse
+
+    def image(self, B: Tensor) -> Tensor:
+        """What :meth:`solve` and :meth:`leverage` share: ``B M^-1`` where the inputs are few, else ``B U``."""
+        return B @ (self.inverse() if self.is_narrow else self.U)
+
+    def solve(self, B: Tensor, image: Tensor | None = None) -> Tensor:
+        """``B M^-1``, given the :meth:`image` of ``B`` where it is known."""
+        image = self.image(B) if image is None else image
+        if self.is_narrow:
+            return image
+        scale = 1.0 / float(self.damping)
+        return torch.addmm(B, image * self.shrink, self.U.mT, beta=scale, alpha=-scale)
+
+    def leverage(self, a: Tensor, image: Tensor) -> Tensor:
+        """``a_i M^-1 a_i`` of every row, which is :attr:`freedom` on average: how unusual rows are."""
+        if self.is_narrow:
+            return (a * image).sum(1)
         whole: Tensor = torch.linalg.vector_norm(a, dim=1)
-        return whole.square_().sub_(along.square() @ self.shrink).div_(self.damping)
+        return whole.square_().sub_(image.square() @ self.shrink).div_(self.damping)
 
 
 class WordMemory:

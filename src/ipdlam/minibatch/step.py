@@ -413,14 +413,14 @@ class Stepper:
         Its thin products are never narrow: ``M^-1`` is a difference, whose leading digits cancel.
         """
         centred = a - memory.mean if memory.centred else a
-        along = centred @ memory.U
+        image = memory.image(centred)
         if memory.freedom > 0.0:
             # A sample far out would be fitted at any price, and change what all others get.
-            unusual = memory.leverage(centred, along).div_(OUTLYING * memory.freedom)
+            unusual = memory.leverage(centred, image).div_(OUTLYING * memory.freedom)
             if len(a) and float(unusual.max()) > 1.0:
                 change = change / unusual.clamp_min_(1.0).unsqueeze(1)
         if len(a) <= change.shape[1]:
-            left, right = change, memory.solve(centred, along)
+            left, right = change, memory.solve(centred, image)
         else:
             left, right = None, memory.solve(products.mm(change.mT, centred))
         if not memory.centred:
@@ -501,7 +501,7 @@ class Stepper:
         if move_W is not None:
             direction.add_to(move_W, beta, (1.0 - beta) * counts)
         if move_b is not None and direction.bias is not None:
-            move_b.mul_(beta).add_(direction.bias, alpha=(1.0 - beta) * counts)
+            move_b.lerp_(direction.bias if counts == 1.0 else direction.bias * counts, 1.0 - beta)
 
     def _step(self, length: float, fade: float, levelled: dict[int, Tensor]) -> None:
         """All weights along their moves, or along the levelled ones; none of them where one would overflow."""
