@@ -1139,9 +1139,10 @@ def test_more_columns_than_samples(batch_size):
 @both_methods
 def test_one_column(batch_size):
     column = np.linspace(-3, 3, 120)[:, None]
-    model = IPDLAMClassifier((20,), batch_size=batch_size, random_state=0).fit(column, np.abs(column[:, 0]) > 1.5)
+    settings = {"batch_size": batch_size, "max_iter": 20, "random_state": 0}
+    model = IPDLAMClassifier((20,), **settings).fit(column, np.abs(column[:, 0]) > 1.5)
     assert model.score(column, np.abs(column[:, 0]) > 1.5) > 0.85
-    real = IPDLAMRegressor((20,), batch_size=batch_size, random_state=0).fit(column, np.abs(column[:, 0]))
+    real = IPDLAMRegressor((20,), **settings).fit(column, np.abs(column[:, 0]))
     assert real.score(column, np.abs(column[:, 0])) > 0.6
 
 
@@ -1304,10 +1305,12 @@ def test_what_none_stands_for_in_the_two_methods(monkeypatch):
 
         monkeypatch.setattr(method, "start", start)
     classifier().fit(X, Y)
-    assert (seen[0]["weight_decay"], seen[0]["proximity"], seen[0]["batch_size"]) == (0.05, 3.0, 64)
+    assert (seen[0]["weight_decay"], seen[0]["proximity"], seen[0]["batch_size"]) == (0.1, 3.0, 64)
+    classifier(batch_size=16).fit(X, Y)  # four times as many steps, each of which pulls by a quarter
+    assert seen[1]["weight_decay"] == 0.025
     classifier(batch_size=None).fit(X, Y)
-    assert seen[1]["proximity"] == 1.0
-    assert all(layer["strength"] == 1e-5 and layer["relative"] for layer in seen[1]["regularizers"])
+    assert seen[2]["proximity"] == 1.0
+    assert all(layer["strength"] == 1e-5 and layer["relative"] for layer in seen[2]["regularizers"])
 
 
 @pytest.mark.parametrize(("trained", "later"), [("logistic", "cross_entropy"), ("cross_entropy", "squared")])

@@ -99,18 +99,18 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     """
 
     losses = tuple(name for name in LOSSES if name != "quantile")
-    decays = (250.0, 0.05)
+    decays = (500.0, 0.1)
     several_targets = False
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (256,),
+        hidden_layer_sizes: int | Sequence[int] = (128, 128),
         activation: str = "relu",
         *,
         loss: str = "cross_entropy",
         alpha: float | None = None,
         batch_size: int | str | None = "auto",
-        max_iter: int = 20,
+        max_iter: int = 10,
         tol: float = 1e-4,
         n_iter_no_change: int = 10,
         early_stopping: bool = False,

@@ -26,7 +26,8 @@ class Parameters(BaseEstimator):
 
     losses: ClassVar[tuple[str, ...]]  # the names that make sense
     # What alpha=None stands for on mini-batches: the first over n^1.5, n the number of samples, and at most the second.
-    # The more samples there are, the less has to be said beside them. The full-batch method has a default of its own.
+    # The more samples there are, the less has to be said beside them. Batches of fewer samples than usual are more
+    # steps, each of which pulls by so much less. The full-batch method has a default of its own.
     decays: ClassVar[tuple[float, float]]
 
     def __init__(
@@ -37,7 +38,7 @@ class Parameters(BaseEstimator):
         loss: str = "squared",
         alpha: float | None = None,
         batch_size: int | str | None = "auto",
-        max_iter: int = 20,
+        max_iter: int = 10,
         tol: float = 1e-4,
         n_iter_no_change: int = 10,
         early_stopping: bool = False,
@@ -127,9 +128,10 @@ class Parameters(BaseEstimator):
         else:
             MiniBatchIPDLAM(smallest, **self._batch_settings(None))
 
-    def _batch_settings(self, samples: float | None) -> dict[str, Any]:
+    def _batch_settings(self, samples: float | None, batch_rows: int = defaults.BATCH_SIZE_OF_FEW) -> dict[str, Any]:
         """Of :class:`ipdlam.MiniBatchIPDLAM`; ``samples`` is None where they come as a stream."""
         usual = DECAY_OF_A_STREAM if samples is None else min(self.decays[0] / samples**1.5, self.decays[1])
+        usual *= min(1.0, batch_rows / defaults.BATCH_SIZE_OF_FEW)
         return {**self._settings(), "step": self.step, "weight_decay": usual if self.alpha is None else self.alpha}
 
     def _full_batch_settings(self) -> dict[str, Any]:

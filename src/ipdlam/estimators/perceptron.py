@@ -280,8 +280,11 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self, network: nn.Sequential, rows: int | None, samples: float | None, seed: int, start: str
     ) -> MiniBatchIPDLAM:
         """``samples`` is for how many the ``rows`` count; a stream has neither."""
-        size = None if rows is None else self._batch_rows(rows)
-        return MiniBatchIPDLAM(network, batch_size=size, seed=seed, start=start, **self._batch_settings(samples))
+        if rows is None:
+            return MiniBatchIPDLAM(network, seed=seed, start=start, **self._batch_settings(samples))
+        size = self._batch_rows(rows)
+        settings = self._batch_settings(samples, size)
+        return MiniBatchIPDLAM(network, batch_size=size, seed=seed, start=start, **settings)
 
     def _publish(self, losses: list[float], first: bool) -> None:
         """What users of scikit-learn look for after a training."""

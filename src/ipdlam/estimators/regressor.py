@@ -46,7 +46,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         quantile: float = 0.5,
         alpha: float | None = None,
         batch_size: int | str | None = "auto",
-        max_iter: int = 20,
+        max_iter: int = 10,
         tol: float = 1e-4,
         n_iter_no_change: int = 10,
         early_stopping: bool = False,

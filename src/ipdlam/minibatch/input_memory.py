@@ -21,8 +21,8 @@ class InputMemory:
 
     made of the leading eigenpairs ``(e, U)`` of their covariance ``C``; ``t`` is the mean of the eigenvalues that
     ``rank`` leaves out. ``M`` is ``C + delta mean(diag(C)) I`` with those eigenvalues all made equal, and ``M^-1``
-    costs two thin products (where the inputs are few, one with ``M^-1`` itself). A layer without bias cannot make up for a mean, so it is not ``centred``: its ``mean``
-    stays zero, and ``C`` is the second moment.
+    costs two thin products, or one with ``M^-1`` as a matrix where the inputs are few. A layer without bias cannot make
+    up for a mean, so it is not ``centred``: its ``mean`` stays zero, and ``C`` is the second moment.
     """
 
     def __init__(
