@@ -166,7 +166,8 @@ def tune(key: str, problem: Problem, names: list[str], rows: Rows, save: Save, b
             spec = {"part": "tune", "problem": key, "method": name, "trial": len(made) + 1, "settings": settings}
             spec["space"] = space
             score = one.curve[-1][2]
-            rows.append({**spec, "score": score, "seconds": one.seconds, "steps": steps, "failed": one.failed})
+            found = {"score": score, "seconds": one.seconds, "steps": steps, "failed": one.failed}
+            rows.append({**spec, **found, "environment": environment()})
             shown = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}" for k, v in settings.items())
             print(f"{key}, {name}, trial {len(made) + 1}: {score:.4f} in {one.seconds:.1f} s ({shown})", flush=True)
             save()
@@ -214,6 +215,7 @@ def measure(
                         "milliseconds_per_step": 1000 * one.seconds / one.steps,
                         "planned_steps": steps,
                         "ended": one.ended,
+                        "environment": environment(),
                     }
                 )
                 print(f"{key}, seed {seed}, {epochs} epochs, {one.name}: {reached}, {one.curve[-1]}", flush=True)
@@ -239,7 +241,7 @@ def profile(key: str, problem: Problem, rows: Rows, save: Save, steps: int = 60)
     shares = {name: share / total for name, share in sorted(found.items(), key=lambda item: -item[1])[:8]}
     rows[:] = [row for row in rows if (row["part"], row["problem"]) != ("profile", key)]
     rows.append({"part": "profile", "problem": key, "milliseconds": 1000 * (one.seconds - started) / steps})
-    rows[-1]["shares"] = shares
+    rows[-1] |= {"shares": shares, "environment": environment()}
     print(f"{key}: {', '.join(f'{name} {share:.0%}' for name, share in shares.items())}", flush=True)
     save()
 

@@ -284,7 +284,18 @@ def ablation_table() -> list[str]:
 def race_table(lines: Callable[[dict], list[str]], about: str, part: str = "measure") -> list[str]:
     """A table of the page on the race, and where it came from."""
     result = stored("race")
-    return [*lines(result), "", f"{about} {origin({**result, 'command': f'python benchmarks/race.py {part}'})}"]
+    return [*lines(result), "", f"{about} {race_origin(result, part)}"]
+
+
+def race_origin(result: dict, part: str) -> str:
+    """The command and the machines: problems have been raced on several."""
+    machines: dict[str, list[str]] = {}
+    for row in result["rows"]:
+        if row["part"] == part.split()[-1]:
+            made = origin({"command": "", "environment": row["environment"]}).removeprefix("``, ").removesuffix(".")
+            machines.setdefault(made, []).append(row["problem"])
+    shown = {made: f"{', '.join(dict.fromkeys(problems))}: {made}" for made, problems in machines.items()}
+    return f"`python benchmarks/race.py {part}`, {'; '.join(shown.values() if len(shown) > 1 else shown)}."
 
 
 def tabular_table(lines: Callable[[dict], list[str]], about: str, part: str = "scores") -> list[str]:
