@@ -146,6 +146,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings, or those of each kind
     },
     "weight decay 0.01 for every number of samples": {"alpha": 0.01},
     "no weight decay": {"alpha": 0.0},
+    "no columns in pieces for real targets, 4 pieces for classes": {"classes": {"n_pieces": 4}, "real": {"n_pieces": 0}},
     "Mish instead of ReLU": {"activation": "mish"},
     "20 epochs instead of 10": {"max_iter": 20},
     "batches of 128": {"batch_size": 128},

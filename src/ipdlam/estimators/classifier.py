@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,10 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     categorical_features
         Which columns hold categories: ``"from_dtype"``, those of a DataFrame that hold text or are of type category;
         names, numbers or a mask; None. A category becomes a column of 0 and 1.
+    n_pieces
+        So many pieces to a column: beside itself, its parts between quantiles, each risen from 0 to 1 where it is
+        passed. A network then need not learn where targets bend. ``"auto"``: none for classes; 4 for real targets on
+        mini-batches from 500 samples on. 0: none. Sparse samples have none.
     n_members
         Train so many networks and average their outputs.
     class_weight
@@ -100,6 +105,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
 
     losses = tuple(name for name in LOSSES if name != "quantile")
     decays = (500.0, 0.1)
+    pieces_from = math.inf
     several_targets = False
 
     def __init__(
@@ -120,6 +126,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         verbose: bool = False,
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
+        n_pieces: int | str = "auto",
         n_members: int = 1,
         class_weight: Any = None,
         step: float = defaults.PERCEPTRON["step"],
@@ -143,6 +150,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
             verbose=verbose,
             standardize=standardize,
             categorical_features=categorical_features,
+            n_pieces=n_pieces,
             n_members=n_members,
             step=step,
             inertia=inertia,

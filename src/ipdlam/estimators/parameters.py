@@ -18,6 +18,7 @@ from ipdlam.network.initialise import mlp
 from ipdlam.prox import ACTIVATIONS, Loss, Ridge
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
+PIECES = 4  # what n_pieces="auto" stands for where there are enough samples
 DECAY_OF_A_STREAM = 0.01  # what alpha=None stands for where nobody knows how many samples there will be
 
 
@@ -29,6 +30,8 @@ class Parameters(BaseEstimator):
     # The more samples there are, the less has to be said beside them. Batches of fewer samples than usual are more
     # steps, each of which pulls by so much less. The full-batch method has a default of its own.
     decays: ClassVar[tuple[float, float]]
+    # How many samples n_pieces="auto" needs for pieces; below, and where it is infinite, there are none.
+    pieces_from: ClassVar[float]
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Parameters(BaseEstimator):
         verbose: bool = False,
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
+        n_pieces: int | str = "auto",
         n_members: int = 1,
         step: float = defaults.PERCEPTRON["step"],
         inertia: float = defaults.INERTIA,
@@ -69,6 +73,7 @@ class Parameters(BaseEstimator):
         self.verbose = verbose
         self.standardize = standardize
         self.categorical_features = categorical_features
+        self.n_pieces = n_pieces
         self.n_members = n_members
         self.step = step
         self.inertia = inertia
@@ -78,6 +83,13 @@ class Parameters(BaseEstimator):
     def _batch_rows(self, samples: int) -> int:
         """Samples to a batch."""
         return default_batch_size(samples) if self.batch_size == "auto" else int(self.batch_size)  # type: ignore[arg-type]
+
+    def _piece_count(self, samples: float | None) -> int:
+        """How many pieces a column has; ``samples`` is None where they come as a stream."""
+        if self.n_pieces != "auto":
+            return int(self.n_pieces)
+        several = samples is not None and self.batch_size is not None and samples >= self.pieces_from
+        return PIECES if several else 0
 
     def _loss_name(self) -> str:
         """The loss that is trained with."""
@@ -121,6 +133,10 @@ class Parameters(BaseEstimator):
             raise ValueError(f'batch_size must be "auto", None or an integer >= 1, got {self.batch_size!r}')
         if self.batch_size is not None and self.batch_size != "auto":
             check_integer("batch_size", self.batch_size, 1)  # type: ignore[arg-type]
+        if isinstance(self.n_pieces, str) and self.n_pieces != "auto":
+            raise ValueError(f'n_pieces must be "auto" or an integer >= 0, got {self.n_pieces!r}')
+        if self.n_pieces != "auto" and check_integer("n_pieces", self.n_pieces, 0) == 1:  # type: ignore[arg-type]
+            raise ValueError("n_pieces must be 0 or at least 2, got 1: a single piece says what its column says")
         # The trainers know the rest, such as which inertia is too much: they are asked about a network of no use.
         smallest = mlp((1, 1), "relu", "torch", 0, torch.float64, "cpu")
         if self.batch_size is None:

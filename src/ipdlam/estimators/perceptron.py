@@ -25,6 +25,7 @@ from ipdlam.estimators.batches import DrawnBatches
 from ipdlam.estimators.members import averaged, linear_layers
 from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
+from ipdlam.estimators.pieces import Pieces
 from ipdlam.estimators.reading import DENSE_CELLS, Reader, Rows, dense, has_gaps
 from ipdlam.estimators.scaling import Array, Scaling, SmoothClip
 from ipdlam.estimators.stopping import Plateau
@@ -45,6 +46,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
     several_targets: ClassVar[bool]  # whether y may be a matrix
     _trainer: MiniBatchIPDLAM | None  # of partial_fit
     _fitted_loss: str
+    _scaling: Scaling | SmoothClip | Pieces | None  # from features to the inputs of the networks
     _networks: list[nn.Sequential]  # the members
     _streams_with: dict[str, Any]  # the settings of that trainer
     loss_curve_: list[float]
@@ -133,7 +135,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         rows = self._balanced(rows)
         kept, held = self._hold_out(rows, random) if self.early_stopping else (None, None)
         seeds = [draw_seed(random) for _ in range(self.n_members)]
-        self._begin(rows.picked(kept), seeds, first)
+        self._begin(rows.picked(kept), seeds, first, self._piece_count(len(rows)))
         curves: list[list[float]] = []
         for network, seed in zip(self._networks, seeds, strict=True):
             losses, interrupted = self._train(network, rows, kept, held, seed, first)
@@ -186,7 +188,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             trainer = self._batch_trainer(network, len(rows), known, seed, "rescale" if first else "keep")
             # A forward pass over all samples is not free.
             common |= {"epochs": epochs, "evaluate_every": 1 if held is not None else epochs}
-            if drawn or (issparse(rows.X) and math.prod(rows.X.shape) > DENSE_CELLS):
+            if drawn or self._is_large(rows.X):
                 history = trainer.fit(self._loader(rows, targets, seed, drawn), **common)
             else:
                 history = trainer.fit(self._inputs(dense(rows.X)), targets, sample_weight=weight, **common)
@@ -210,6 +212,11 @@ class Perceptron(Parameters, metaclass=ABCMeta):
                 raise KeyboardInterrupt  # there is nothing to go on with
             warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=5)
         return plateau.losses, history.stop_reason == "interrupted", plateau.best_epoch
+
+    def _is_large(self, X: Any) -> bool:
+        """Whether the inputs of the network are far larger than X, so that they are made batch by batch."""
+        wider = issparse(X) or isinstance(self._scaling, Pieces)
+        return wider and X.shape[0] * self._shape[0][0] > DENSE_CELLS
 
     def _loader(self, rows: Rows, targets: Array, seed: int, drawn: bool) -> DrawnBatches:
         """The samples batch by batch, where they are not gone through as they are."""
@@ -242,7 +249,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         rows = self._balanced(rows)
         seed = draw_seed(check_random_state(self.random_state))
         trainer = None if first else self._trainer
-        self._begin(rows, [seed], first)
+        self._begin(rows, [seed], first, self._piece_count(None))
         if trainer is None or self._streams_with != self._batch_settings(None):  # its memory begins anew
             trainer = self._batch_trainer(self._networks[0], None, None, seed, "auto" if first else "keep")
             self._streams_with = self._batch_settings(None)
@@ -257,14 +264,18 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._trainer = trainer  # here, since one that failed cannot go on
         self._publish([total / count], first)
 
-    def _begin(self, rows: Rows, seeds: list[int], first: bool) -> None:
-        """The scale of the inputs and networks, or those of the last training."""
+    def _begin(self, rows: Rows, seeds: list[int], first: bool, pieces: int) -> None:
+        """The scale of the inputs and networks, or those of the last training; ``pieces`` to a column."""
         X = rows.X
-        shape = (X.shape[1], *self._hidden(), self._outputs()), self._activation()
         if first:
             kind = SmoothClip if self.standardize == "robust" and not issparse(X) else Scaling
             found = kind.of(X, rows.weight)
             self._scaling, self._usual = found if self.standardize else None, found.usual
+            if pieces and not issparse(X):
+                self._scaling = Pieces.of(X, rows.weight, pieces, self._scaling)
+        width = X.shape[1] + (len(self._scaling.column) if isinstance(self._scaling, Pieces) else 0)
+        shape = (width, *self._hidden(), self._outputs()), self._activation()
+        if first:
             dtype = torch.float32 if X.dtype == np.float32 else torch.float64
             self._networks, self._shape = [mlp(*shape, "he", seed, dtype, "cpu") for seed in seeds], shape
             self.__dict__.pop("validation_scores_", None)
@@ -348,11 +359,9 @@ class Perceptron(Parameters, metaclass=ABCMeta):
 
     def _inputs(self, X: Array) -> Array:
         """What the networks are given. A gap that the first samples did not have is a usual value."""
-        inputs = X if self._scaling is None else self._scaling(X)
-        if has_gaps(inputs):
-            usual = self._usual if self._scaling is None else np.zeros_like(self._usual)
-            inputs = np.where(np.isnan(inputs), usual, inputs)
-        return inputs
+        if has_gaps(X):
+            X = np.where(np.isnan(X), self._usual, X)
+        return X if self._scaling is None else self._scaling(X)
 
     def _in_precision(self, array: Any) -> Any:
         """Real numbers as the network's own are; the trainers' loops convert nothing."""
@@ -417,8 +426,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         Needs ``pip install onnx onnxscript``. The file holds :attr:`module_`: raw features in, for a classifier what
         ``decision_function`` is made of, for a regressor the targets.
         """
-        module = self.module_
-        write_onnx(module, linear_layers(module)[0].in_features, path)
+        write_onnx(self.module_, len(self._usual), path)
 
 
 def mean_curve(curves: list[list[float]]) -> list[float]:

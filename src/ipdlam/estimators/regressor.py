@@ -36,6 +36,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
     losses = ("squared", "huber", "absolute", "quantile")
     several_targets = True
     decays = (700.0, 0.15)
+    pieces_from = 500
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         verbose: bool = False,
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
+        n_pieces: int | str = "auto",
         n_members: int = 1,
         step: float = defaults.PERCEPTRON["step"],
         inertia: float = defaults.INERTIA,
@@ -78,6 +80,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
             verbose=verbose,
             standardize=standardize,
             categorical_features=categorical_features,
+            n_pieces=n_pieces,
             n_members=n_members,
             step=step,
             inertia=inertia,

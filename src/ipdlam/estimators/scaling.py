@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,10 @@ class Scaling:
         """What is scaled to zero."""
         return self.mean
 
+    def as_module(self) -> nn.Module:
+        """The same for tensors."""
+        return Affine(torch.as_tensor(self.mean), torch.as_tensor(self.deviation))
+
     @torch.no_grad()
     def put_before(self, module: nn.Sequential) -> nn.Sequential:
         """A network that was trained on scaled inputs as one of raw inputs; its first layer is changed in place."""
@@ -92,20 +97,7 @@ class SmoothClip:
     @classmethod
     def of(cls, X: Array, weight: Array | None) -> SmoothClip:
         """As the samples say; a column that does not vary keeps its unit."""
-        if len(X) > QUARTILE_ROWS:
-            random = np.random.default_rng(0)
-            some = np.sort(random.choice(len(X), QUARTILE_ROWS, replace=False))
-            rows, weight = X[some], None if weight is None else weight[some]
-        else:
-            rows = X
-        weights = np.ones(len(rows)) if weight is None else weight.astype(np.float64)
-        lower, median, upper = (np.empty(X.shape[1], X.dtype) for _ in range(3))
-        for column in range(X.shape[1]):
-            order = np.argsort(rows[:, column])
-            reached = np.cumsum(weights[order])
-            # The smallest value that so much of the weight is not above: the same for weights and for repetitions.
-            places = np.searchsorted(reached, np.array([0.25, 0.5, 0.75]) * reached[-1] * (1.0 - 1e-12))
-            lower[column], median[column], upper[column] = rows[order[places], column]
+        lower, median, upper = quantiles(X, weight, (0.25, 0.5, 0.75))
         half = upper / 2 - lower / 2  # halves do not overflow
         unit = 2 * np.minimum(half, np.finfo(X.dtype).max / 2)
         unit = np.where(unit > 0, unit, X.max(0) / 2 - X.min(0) / 2)
@@ -127,9 +119,28 @@ class SmoothClip:
         """What is scaled to zero."""
         return self.median
 
+    def as_module(self) -> nn.Module:
+        """The same for tensors."""
+        return Clip(torch.as_tensor(self.median), torch.as_tensor(self.unit))
+
     def put_before(self, module: nn.Sequential) -> nn.Sequential:
         """A network that was trained on scaled inputs as one of raw inputs."""
-        return nn.Sequential(Clip(torch.as_tensor(self.median), torch.as_tensor(self.unit)), *module)
+        return nn.Sequential(self.as_module(), *module)
+
+
+class Affine(nn.Module):
+    """:class:`Scaling` as a module."""
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+    def __init__(self, mean: torch.Tensor, deviation: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("deviation", deviation.clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self.mean) / self.deviation
 
 
 class Clip(nn.Module):
@@ -146,6 +157,29 @@ class Clip(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         z = ((x / 2 - self.median / 2) / (self.unit / 2)).clamp(-FAR, FAR)
         return z / torch.sqrt(1.0 + (z / BEND).square())
+
+
+def some_rows(X: Array, weight: Array | None) -> tuple[Array, Array]:
+    """Rows that quantiles are taken from, and their weights: all of them, or some at random where there are many."""
+    if len(X) > QUARTILE_ROWS:
+        some = np.sort(np.random.default_rng(0).choice(len(X), QUARTILE_ROWS, replace=False))
+        X, weight = X[some], None if weight is None else weight[some]
+    return X, np.ones(len(X)) if weight is None else weight.astype(np.float64)
+
+
+def quantiles(X: Array, weight: Array | None, levels: Sequence[float]) -> Array:
+    """What these parts of the weight are not above, a row for each level and a column for each of ``X``.
+
+    They are values of ``X`` itself: the same for weights and for repetitions.
+    """
+    rows, weights = some_rows(X, weight)
+    found = np.empty((len(levels), X.shape[1]), X.dtype)
+    for column in range(X.shape[1]):
+        order = np.argsort(rows[:, column])
+        reached = np.cumsum(weights[order])
+        places = np.searchsorted(reached, np.asarray(levels) * reached[-1] * (1.0 - 1e-12))
+        found[:, column] = rows[order[places], column]
+    return found
 
 
 def power_of_two(sizes: Array) -> Array:
