@@ -9,8 +9,9 @@ k x n counts 2 m k n):
     the a update               4 N d_l d_(l+1)   l = 1 ... L-1    the residual and the gain
 
 For 784-1500-1500-10 and N = 60000 that is 1.64 TFLOP. Times on a shared machine drift, so everything is a ratio to the
-SGEMM rate measured between the iterations of the same run. Each figure is measured in a process of its own, so that
-peak memory means something.
+SGEMM rate measured between the iterations of the same run, by the faster of torch's two routines
+(:mod:`ipdlam.network.matmul`), which the engine and the slow engine take, too. Each figure is measured in a process of
+its own, so that peak memory means something.
 
     python benchmarks/iteration.py                      # the size of the paper; writes results/iteration.json
     python benchmarks/iteration.py --scale smoke        # seconds, nothing to be concluded from it
@@ -32,6 +33,8 @@ from torch import nn
 
 import ipdlam
 from ipdlam.network.linalg import aligned_empty
+from ipdlam.network.matmul import multiplying, routine_for
+from ipdlam.network.mlp import Network
 from ipdlam.runs.environment import environment, peak_memory
 from whole_array import WholeArrayIPDLAM
 
@@ -74,7 +77,7 @@ def state_bytes(widths: list[int], samples: int) -> int:
 
 
 def sgemm_rate(size: int, seconds: float) -> float:
-    """FLOP/s of square products, over about so many seconds."""
+    """FLOP/s of square products by the routine in use, over about so many seconds."""
     A, B, C = torch.rand(size, size), torch.rand(size, size), torch.empty(size, size)
     torch.mm(A, B, out=C)
     started, count = time.perf_counter(), 0
@@ -132,10 +135,20 @@ def measure(part: str, scale: str) -> dict[str, object]:
     torch.set_num_threads(size["threads"])
     if part == "alignment":
         return measure_alignment(size["widths"][1])
-    widths, iterations, samples = size["widths"], size["iterations"], size["samples"]
+    widths, samples = size["widths"], size["samples"]
     if part == "linearity":
-        return measure_linearity(widths, (samples, size["fewer"]), iterations)
+        return measure_linearity(widths, (samples, size["fewer"]), size["iterations"])
     model, X, y = make_problem(widths, samples)
+    routine = routine_for(Network(model))
+    with multiplying(routine):
+        return {**measure_iterations(part, size, model, X, y), "products": routine}
+
+
+def measure_iterations(
+    part: str, size: dict[str, object], model: nn.Sequential, X: torch.Tensor, y: torch.Tensor
+) -> dict[str, object]:
+    """The engine's iterations, or those of the slow one."""
+    widths, iterations, samples = size["widths"], size["iterations"], size["samples"]
     rates, seconds, objectives = [sgemm_rate(size["square"], size["rate_seconds"])], [], []
     if part == "whole-array":
         linears = [module for module in model if isinstance(module, nn.Linear)]

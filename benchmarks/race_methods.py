@@ -24,6 +24,7 @@ import ipdlam
 from ipdlam import defaults
 from ipdlam.minibatch.schedule import StepSchedule
 from ipdlam.minibatch.step import level
+from ipdlam.network.arithmetic import time_ratio
 from race_problems import CROSS_ENTROPY, Problem
 
 Settings = dict[str, Any]
@@ -127,8 +128,8 @@ class ScheduleFree(Descent):
 class Muon(Descent):
     """``torch.optim.Muon`` for matrices, and convolutions flattened to matrices; Adam for the rest.
 
-    All but the last layer, whose matrix Adam trains, as its author says. Torch iterates in bfloat16, which processors
-    without such arithmetic emulate slowly: here in float32, which is also more exact.
+    All but the last layer, whose matrix Adam trains, as its author says. Torch iterates in bfloat16; where the
+    processor emulates that slowly, it iterates in float32 here.
     """
 
     def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
@@ -146,6 +147,9 @@ class Muon(Descent):
             flat.grad = weight.grad.flatten(1)
 
     def step(self, x: Tensor, y: Tensor) -> None:
+        if time_ratio(torch.get_num_threads()) < 1.0:
+            super().step(x, y)
+            return
         with mock.patch("torch.optim._muon._zeropower_via_newtonschulz", lambda move, *_: level(move)):
             super().step(x, y)
         with torch.no_grad():

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = Path("results")
 
+LEGEND_WIDTH = 170  # letters
 DASHES = ("-", "--", ":", "-.")
 NAMES = {
     "objective": "objective Φ",
@@ -293,6 +294,8 @@ def draw(panels: Sequence[Panel], results: Results, title: str) -> Figure:
                 axes.set_yscale("log")
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
-        figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=min(6, len(names)))
+        beside = LEGEND_WIDTH // (max(map(len, names), default=0) + 8)  # a line and a gap are as wide as 8 letters
+        beside = max(1, min(6, len(names), beside))
+        figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=beside)
         figure.suptitle(title, fontweight="bold")
     return figure

@@ -26,6 +26,7 @@ from ipdlam.minibatch.state import MiniBatchState, fill_stepper
 from ipdlam.minibatch.step import Stepper, StepSettings
 from ipdlam.network.arithmetic import PLAIN, products_for, refuse_precision, warn_where_idle, warn_where_slow
 from ipdlam.network.graph import Graph
+from ipdlam.network.matmul import USUAL, routine_for, usable
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import ArrayLike, Samples, is_array
 from ipdlam.prox import LOSSES, Loss
@@ -223,6 +224,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
             "network": self.network.to_dict(),
             "counters": counters,
             "tensors": {name: tensor.clone() for name, tensor in stepper.tensors().items()},
+            "products": state.products,
         }
 
     @torch.no_grad()
@@ -233,6 +235,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
             new = self._new_state(no_samples(self.network))
             given = {**state, "settings": self._completed(state.get("settings", {}))} if "settings" in state else state
             fill_stepper(new.stepper, given, self.settings_dict())
+            new.products = self._agreed(usable(given.get("products", USUAL)))
             new.whole = True
             self._state = new
 
@@ -355,6 +358,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
                 self.network = self._read_again()
                 self.network.refuse_hooks()
                 self._state = self._new_state(no_samples(self.network))
+                self._state.products = self._agreed(routine_for(self.network))
                 self._state.whole = True
         return self._state
 

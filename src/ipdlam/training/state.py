@@ -16,6 +16,7 @@ from ipdlam.checkpoint.format import RowStore
 from ipdlam.checks import check_number
 from ipdlam.distributed.group import SERIAL, Group, Span
 from ipdlam.network.linalg import all_finite
+from ipdlam.network.matmul import USUAL, usable
 from ipdlam.network.model import ModelView, Weights
 from ipdlam.network.samples import Samples
 from ipdlam.training.history import History, Record
@@ -55,6 +56,7 @@ class RunState(ABC):
     seconds: float = field(default=0.0, kw_only=True)
     whole: bool = field(default=False, kw_only=True)  # False while an iteration is under way: half of one is no run
     evaluating: bool = field(default=False, kw_only=True)  # the iteration that was counted last
+    products: str = field(default=USUAL, kw_only=True)  # the routine that multiplies (ipdlam.network.matmul)
     spans: tuple[Span, Span | None] | None = field(default=None, kw_only=True)  # of many processes' samples, validation
     _marks: dict[str, object] = field(init=False, repr=False)
     _fingerprints: dict[str, Any] | None = field(default=None, kw_only=True, repr=False)
@@ -146,6 +148,7 @@ class RunState(ABC):
             "best_score": self.progress.best_score,
             "has_best_weights": self.progress.best_weights is not None,
             "unimproved": self.progress.unimproved,
+            "products": self.products,
         }
 
     def restore(self, counters: dict[str, Any], network: ModelView) -> None:
@@ -153,6 +156,7 @@ class RunState(ABC):
         self.iteration, self.seconds = int(counters["iteration"]), float(counters["seconds"])
         if self.iteration != len(counters["history"]):
             raise ValueError(f"it is of iteration {self.iteration}, but has {len(counters['history'])} records")
+        self.products = usable(counters.get("products", USUAL))  # runs of before had no other
         if counters["best_score"] is not None:
             check_number("best_score", counters["best_score"])
         self.history = History(Record.from_dict(fields) for fields in counters["history"])

@@ -14,7 +14,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -30,6 +30,7 @@ from ipdlam.defaults import EPOCHS, ITERATIONS
 from ipdlam.distributed.agreement import refuse_mismatch
 from ipdlam.distributed.group import SERIAL, Group, current_group, uninterrupted
 from ipdlam.errors import CheckpointError, DivergenceError
+from ipdlam.network.matmul import FAST, USUAL, multiplying, routine_for
 from ipdlam.network.mlp import Network
 from ipdlam.network.model import ModelView
 from ipdlam.network.objective import Objective
@@ -138,11 +139,13 @@ class Trainer(ABC, Generic[S]):
         with self._meeting_others():
             self.network = self._read_again()
             samples, validation = self._check_data(X, y, sample_weight, validation_data)
+            products = self._agreed(routine_for(self.network))
             started = time.perf_counter()
-            state = self._begin(samples, validation)
+            with multiplying(products):
+                state = self._begin(samples, validation)
             if self.start_is_training:
                 state.seconds = self.group.first_number(time.perf_counter() - started)
-            state.whole = True
+            state.products, state.whole = products, True
             self._state = state
 
     def go_on(self, stopping: Stopping, callbacks: Iterable[Callback] = ()) -> History:
@@ -330,6 +333,7 @@ class Trainer(ABC, Generic[S]):
             )
         with checkpoint.understood():
             state.restore(counters, self.network)
+        state.products = self._agreed(state.products)
         checkpoint.copy_into(state.tensors())
         with checkpoint.understood():
             state.check_filled()
@@ -348,10 +352,17 @@ class Trainer(ABC, Generic[S]):
         with self.group.telling(), self._in_precision():
             yield
 
-    def _in_precision(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _in_precision(self) -> Iterator[None]:
         """What is computed inside has the precision that the method says, whatever autocast the caller has."""
-        full: AbstractContextManager[None] = self.network.in_full_precision()
-        return full
+        with self.network.in_full_precision(), multiplying(USUAL if self._state is None else self._state.products):
+            yield
+
+    def _agreed(self, products: str) -> str:
+        """The routine for products, if all processes have it: their bits have to be the same."""
+        if self.group.size == 1:
+            return products
+        return FAST if all(has for (has,) in self.group.numbers(float(products == FAST))) else USUAL
 
     def _read_again(self) -> Any:
         """The model as it is now: it may have been converted or changed since the trainer was made."""
