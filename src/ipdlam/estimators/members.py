@@ -1,4 +1,4 @@
-"""Several networks as one: the mean of the outputs of perceptrons is the output of a wider perceptron."""
+"""Several networks as one: side by side while they are trained, and as a plain network of their mean afterwards."""
 
 from __future__ import annotations
 
@@ -8,10 +8,57 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ipdlam.network.blocks import BlockLinear
+
 
 def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
     """The layers with weights, from the inputs to the outputs."""
     return [layer for layer in module if isinstance(layer, nn.Linear)]
+
+
+@torch.no_grad()
+def joined(networks: Sequence[nn.Sequential]) -> nn.Sequential:
+    """A network whose outputs are those of ``networks``, all of one shape, one after the other: to be trained.
+
+    They share the inputs of the first layer, which is one of theirs stacked. A single network is itself.
+
+    >>> nets = [nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)) for _ in range(2)]
+    >>> x = torch.ones(1, 2)
+    >>> torch.allclose(joined(nets)(x), torch.cat([net(x) for net in nets], 1))
+    True
+    """
+    if len(networks) == 1:
+        return networks[0]
+    modules: list[nn.Module] = []
+    for place in zip(*networks, strict=True):
+        layers = [layer for layer in place if isinstance(layer, nn.Linear)]
+        if not layers:
+            modules.append(copy.deepcopy(place[0]))
+            continue
+        outputs, inputs = layers[0].weight.shape
+        rows, dtype = len(layers) * outputs, layers[0].weight.dtype
+        whole: nn.Linear | BlockLinear
+        if modules:
+            whole = BlockLinear(len(layers), inputs, outputs, dtype)
+        else:
+            whole = nn.Linear(inputs, rows, device="meta", dtype=dtype).to_empty(device="cpu")
+        for parameter, parts in ((whole.weight, [l.weight for l in layers]), (whole.bias, [l.bias for l in layers])):
+            parameter.copy_(torch.cat(parts))
+        modules.append(whole)
+    return nn.Sequential(*modules)
+
+
+@torch.no_grad()
+def separate(whole: nn.Sequential, networks: Sequence[nn.Sequential]) -> None:
+    """Give ``networks`` the weights that they have in what :func:`joined` made of them."""
+    if len(networks) == 1:
+        return
+    for layer, *own in zip(whole, *networks, strict=True):
+        if not isinstance(layer, (nn.Linear, BlockLinear)):
+            continue
+        for part, W, b in zip(own, layer.weight.chunk(len(own)), layer.bias.chunk(len(own)), strict=True):
+            part.weight.copy_(W)
+            part.bias.copy_(b)
 
 
 @torch.no_grad()

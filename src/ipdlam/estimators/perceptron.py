@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ipdlam.estimators.batches import DrawnBatches
-from ipdlam.estimators.members import averaged, linear_layers
+from ipdlam.estimators.members import averaged, joined, linear_layers, separate
 from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
 from ipdlam.estimators.pieces import Pieces
@@ -35,6 +35,9 @@ from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.initialise import mlp
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.samples import from_numpy
+from ipdlam.prox import LOSSES, Loss
+from ipdlam.prox.members import OfMembers
+from ipdlam.prox.registry import by_name
 
 CHUNK = 8192  # rows that are predicted at a time
 REFIT_BELOW = 10000  # samples: from here on, those held out for early stopping are not missed
@@ -146,14 +149,18 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         seeds = [draw_seed(random) for _ in range(self.n_members)]
         self._begin(rows.picked(kept), seeds, first, self._piece_count(len(rows)))
         curves: list[list[float]] = []
-        for network, seed in zip(self._networks, seeds, strict=True):
-            losses, interrupted = self._train(network, rows, kept, held, seed, first)
+        # The full-batch method trains one member after the other.
+        groups = [self._networks] if self.batch_size is not None else [[network] for network in self._networks]
+        for group, seed in zip(groups, seeds, strict=False):
+            whole = joined(group)
+            losses, interrupted = self._train(whole, rows, kept, held, seed, first)
             if interrupted and curves:  # the members that are trained are enough
                 break
+            separate(whole, group)
             curves.append(losses)
             if interrupted:
                 break
-        self._networks = self._networks[: len(curves)]
+        self._networks = [network for group in groups[: len(curves)] for network in group]
         self._publish(mean_curve(curves), first)
 
     def _train(
@@ -186,15 +193,19 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         drawn = batches and self._draws_by_weight()
         samples = float(len(rows) if weight is None or drawn else weight.sum())
         talks_as = type(self).__name__ if self.verbose else None
-        plateau = Plateau(self.tol, self.n_iter_no_change, samples if batches else None, talks_as, held is not None)
+        members = len(network[-1].weight) // self._outputs()
+        counted = samples * members if batches else None  # the loss is a sum over members
+        plateau = Plateau(self.tol, self.n_iter_no_change, counted, talks_as, held is not None)
         if held is not None or not batches:  # the full-batch method leaves its best network behind on the way
             plateau.keeps = network
-        validation = None if held is None else (self._inputs(dense(held.X)), self._encode(held.y), held.weight)
+        validation = None
+        if held is not None:
+            validation = self._inputs(dense(held.X)), for_members(self._encode(held.y), members), held.weight
         common: dict[str, Any] = {"validation_data": validation, "callbacks": [plateau]}
-        targets = self._encode(rows.y)
+        targets = for_members(self._encode(rows.y), members)
         if batches:
             known = samples if weight is None or drawn else samples / unit_of(torch.tensor(weight))
-            trainer = self._batch_trainer(network, len(rows), known, seed, "rescale" if first else "keep")
+            trainer = self._batch_trainer(network, len(rows), known, seed, "rescale" if first else "keep", members)
             # A forward pass over all samples is not free.
             common |= {"epochs": epochs, "evaluate_every": 1 if held is not None else epochs}
             if drawn or self._is_large(rows.X):
@@ -298,13 +309,13 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._fitted_loss = self._loss_name()  # what predictions are made by, whatever is set later
 
     def _batch_trainer(
-        self, network: nn.Sequential, rows: int | None, samples: float | None, seed: int, start: str
+        self, network: nn.Sequential, rows: int | None, samples: float | None, seed: int, start: str, members: int = 1
     ) -> MiniBatchIPDLAM:
         """``samples`` is for how many the ``rows`` count; a stream has neither."""
-        if rows is None:
-            return MiniBatchIPDLAM(network, seed=seed, start=start, **self._batch_settings(samples))
-        size = self._batch_rows(rows)
-        settings = self._batch_settings(samples, size)
+        size = None if rows is None else self._batch_rows(rows)
+        settings = self._batch_settings(samples) if size is None else self._batch_settings(samples, size)
+        if members > 1:
+            settings["loss"] = OfMembers(by_name("loss", settings["loss"], LOSSES, Loss), members)
         return MiniBatchIPDLAM(network, batch_size=size, seed=seed, start=start, **settings)
 
     def _publish(self, losses: list[float], first: bool) -> None:
@@ -448,6 +459,11 @@ def mean_curve(curves: list[list[float]]) -> list[float]:
     longest = max(len(curve) for curve in curves)
     padded = [curve + curve[-1:] * (longest - len(curve)) for curve in curves]
     return [sum(losses) / len(curves) for losses in zip(*padded, strict=True)]
+
+
+def for_members(targets: Array, members: int) -> Array:
+    """The same targets for every member; class labels are those of all."""
+    return targets if targets.ndim == 1 or members == 1 else np.tile(targets, (1, members))
 
 
 def draw_seed(random: Any) -> int:
