@@ -82,7 +82,8 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         passed. A network then need not learn where targets bend. ``"auto"``: none for classes; 4 for real targets on
         mini-batches from 500 samples on. 0: none. Sparse samples have none.
     n_members
-        Train so many networks and average their outputs.
+        Train so many networks, on mini-batches side by side in one pass, and average their outputs. ``"auto"``: 3 on
+        mini-batches from 1000 samples on and below 10000, else 1. ``partial_fit`` trains one, or those of a ``fit``.
     class_weight
         ``"balanced"``, or weights of the classes in a dictionary. Mini-batches meet a sample as often as its weight
         says; the full-batch method weights it. ``partial_fit`` weights it too, and does not know what is balanced.
@@ -129,7 +130,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_pieces: int | str = "auto",
-        n_members: int = 1,
+        n_members: int | str = "auto",
         class_weight: Any = None,
         step: float = defaults.PERCEPTRON["step"],
         inertia: float = defaults.INERTIA,

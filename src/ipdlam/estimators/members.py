@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +18,21 @@ def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
 
 
 @torch.no_grad()
-def joined(networks: Sequence[nn.Sequential]) -> nn.Sequential:
+def joined(networks: Sequence[nn.Sequential], dtype: torch.dtype | None = None) -> nn.Sequential:
     """A network whose outputs are those of ``networks``, all of one shape, one after the other: to be trained.
 
-    They share the inputs of the first layer, which is one of theirs stacked. A single network is itself.
+    They share the inputs of the first layer, which is theirs stacked. A single network is itself, unless another
+    ``dtype`` is wanted than it has.
 
     >>> nets = [nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)) for _ in range(2)]
     >>> x = torch.ones(1, 2)
     >>> torch.allclose(joined(nets)(x), torch.cat([net(x) for net in nets], 1))
     True
     """
+    dtype = linear_layers(networks[0])[0].weight.dtype if dtype is None else dtype
     if len(networks) == 1:
-        return networks[0]
+        same = linear_layers(networks[0])[0].weight.dtype == dtype
+        return networks[0] if same else copy.deepcopy(networks[0]).to(dtype)
     modules: list[nn.Module] = []
     for place in zip(*networks, strict=True):
         layers = [layer for layer in place if isinstance(layer, nn.Linear)]
@@ -36,22 +40,28 @@ def joined(networks: Sequence[nn.Sequential]) -> nn.Sequential:
             modules.append(copy.deepcopy(place[0]))
             continue
         outputs, inputs = layers[0].weight.shape
-        rows, dtype = len(layers) * outputs, layers[0].weight.dtype
+        rows = len(layers) * outputs
         whole: nn.Linear | BlockLinear
         if modules:
             whole = BlockLinear(len(layers), inputs, outputs, dtype)
         else:
             whole = nn.Linear(inputs, rows, device="meta", dtype=dtype).to_empty(device="cpu")
-        for parameter, parts in ((whole.weight, [l.weight for l in layers]), (whole.bias, [l.bias for l in layers])):
-            parameter.copy_(torch.cat(parts))
+        whole.weight.copy_(torch.cat([layer.weight for layer in layers]))
+        whole.bias.copy_(torch.cat([layer.bias for layer in layers]))
         modules.append(whole)
     return nn.Sequential(*modules)
+
+
+def member_count(whole: nn.Sequential, outputs: int) -> int:
+    """How many networks of so many outputs :func:`joined` has made one of."""
+    last: Any = whole[-1]
+    return len(last.weight) // outputs
 
 
 @torch.no_grad()
 def separate(whole: nn.Sequential, networks: Sequence[nn.Sequential]) -> None:
     """Give ``networks`` the weights that they have in what :func:`joined` made of them."""
-    if len(networks) == 1:
+    if whole is networks[0]:
         return
     for layer, *own in zip(whole, *networks, strict=True):
         if not isinstance(layer, (nn.Linear, BlockLinear)):

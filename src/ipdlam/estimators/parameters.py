@@ -19,6 +19,9 @@ from ipdlam.prox import ACTIVATIONS, Loss, Ridge
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
 PIECES = 4  # what n_pieces="auto" stands for where there are enough samples
+# What n_members="auto" stands for, from so many samples on and below so many: the mean of members of fewer samples was
+# no better than one, and in the large batches of more samples each member costs as much as the first.
+MEMBERS, MEMBERS_FROM, MEMBERS_BELOW = 3, 1000, defaults.FEW_SAMPLES
 DECAY_OF_A_STREAM = 0.01  # what alpha=None stands for where nobody knows how many samples there will be
 
 
@@ -52,7 +55,7 @@ class Parameters(BaseEstimator):
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_pieces: int | str = "auto",
-        n_members: int = 1,
+        n_members: int | str = "auto",
         step: float = defaults.PERCEPTRON["step"],
         inertia: float = defaults.INERTIA,
         proximity: float | None = None,
@@ -91,6 +94,13 @@ class Parameters(BaseEstimator):
         several = samples is not None and self.batch_size is not None and samples >= self.pieces_from
         return PIECES if several else 0
 
+    def _member_count(self, samples: float | None) -> int:
+        """How many networks are trained; ``samples`` is None where they come as a stream."""
+        if self.n_members != "auto":
+            return int(self.n_members)
+        several = samples is not None and self.batch_size is not None and MEMBERS_FROM <= samples < MEMBERS_BELOW
+        return MEMBERS if several else 1
+
     def _loss_name(self) -> str:
         """The loss that is trained with."""
         return self.loss
@@ -116,8 +126,12 @@ class Parameters(BaseEstimator):
         for name, value, known in (("activation", self._activation(), ACTIVATIONS), ("loss", self.loss, self.losses)):
             if not isinstance(value, str) or value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        for name in ("max_iter", "n_iter_no_change", "n_members"):
+        for name in ("max_iter", "n_iter_no_change"):
             check_integer(name, getattr(self, name), 1)
+        if isinstance(self.n_members, str) and self.n_members != "auto":
+            raise ValueError(f'n_members must be "auto" or an integer >= 1, got {self.n_members!r}')
+        if self.n_members != "auto":
+            check_integer("n_members", self.n_members, 1)  # type: ignore[arg-type]
         for name in ("early_stopping", "warm_start"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")

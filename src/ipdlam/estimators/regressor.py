@@ -61,7 +61,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_pieces: int | str = "auto",
-        n_members: int = 1,
+        n_members: int | str = "auto",
         step: float = defaults.PERCEPTRON["step"],
         inertia: float = defaults.INERTIA,
         proximity: float | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -154,11 +155,22 @@ class BlockMemory:
         self.each = [InputMemory(width, rank, proximity, centred, dtype, device) for _ in range(blocks)]
         self.centred, self.is_narrow = centred, self.each[0].is_narrow
         self.freedom = 0.0  # of a block, on average
-        self.stacked = {name: torch.stack([one.tensors()[name] for one in self.each]) for name in self.each[0].tensors()}
-        for name, tensor in self.stacked.items():  # what one memory holds is a part of what all of them hold
+        self.stacked = {
+            name: torch.stack([one.tensors()[name] for one in self.each]) for name in self.each[0].tensors()
+        }
+        self._inverse: Tensor | None = None
+        self._share()
+
+    def _share(self) -> None:
+        """What one memory holds is a part of what all of them hold, in place."""
+        for name, tensor in self.stacked.items():
             for one, own in zip(self.each, tensor, strict=True):
                 setattr(one, name, own)
-        self._inverse: Tensor | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Out of a pickle, parts come as tensors of their own."""
+        self.__dict__.update(state)
+        self._share()
 
     @property
     def samples(self) -> float:

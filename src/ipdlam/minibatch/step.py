@@ -656,9 +656,7 @@ def has_memory(layer: LayerNode) -> bool:
     return layer.trains and (not layer.diagonal or isinstance(layer, EmbeddingNode))
 
 
-def make_memory(
-    layer: LayerNode, settings: StepSettings, dtype: torch.dtype, device: torch.device
-) -> Memory:
+def make_memory(layer: LayerNode, settings: StepSettings, dtype: torch.dtype, device: torch.device) -> Memory:
     """What is to be remembered of the inputs of a layer."""
     if isinstance(layer, EmbeddingNode):
         return WordMemory(layer.width, settings.proximity, dtype, device)

@@ -122,7 +122,7 @@ GRAD = "ipdlam_grad"  # what is known about a traced node: whether torch would h
 
 
 class Tracer(fx.Tracer):
-    """One that does not look into layers and activations that the registries know, and leaves models of other threads alone."""
+    """One that leaves alone models of other threads, and what is in layers and activations that the registries know."""
 
     def __init__(self) -> None:
         super().__init__()
