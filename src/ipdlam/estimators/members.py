@@ -6,9 +6,11 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ipdlam.estimators.scaling import Array
 from ipdlam.network.blocks import BlockLinear
 
 
@@ -21,12 +23,12 @@ def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
 def joined(networks: Sequence[nn.Sequential], dtype: torch.dtype | None = None) -> nn.Sequential:
     """A network whose outputs are those of ``networks``, all of one shape, one after the other: to be trained.
 
-    They share the inputs of the first layer, which is theirs stacked. A single network is itself, unless another
-    ``dtype`` is wanted than it has.
+    Its inputs are those of the networks, one after the other, too: each has its own. A single network is itself, unless
+    another ``dtype`` is wanted than it has.
 
     >>> nets = [nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)) for _ in range(2)]
     >>> x = torch.ones(1, 2)
-    >>> torch.allclose(joined(nets)(x), torch.cat([net(x) for net in nets], 1))
+    >>> torch.allclose(joined(nets)(torch.cat([x, 2 * x], 1)), torch.cat([nets[0](x), nets[1](2 * x)], 1))
     True
     """
     dtype = linear_layers(networks[0])[0].weight.dtype if dtype is None else dtype
@@ -40,16 +42,31 @@ def joined(networks: Sequence[nn.Sequential], dtype: torch.dtype | None = None) 
             modules.append(copy.deepcopy(place[0]))
             continue
         outputs, inputs = layers[0].weight.shape
-        rows = len(layers) * outputs
-        whole: nn.Linear | BlockLinear
-        if modules:
-            whole = BlockLinear(len(layers), inputs, outputs, dtype)
-        else:
-            whole = nn.Linear(inputs, rows, device="meta", dtype=dtype).to_empty(device="cpu")
+        whole = BlockLinear(len(layers), inputs, outputs, dtype)
         whole.weight.copy_(torch.cat([layer.weight for layer in layers]))
         whole.bias.copy_(torch.cat([layer.bias for layer in layers]))
         modules.append(whole)
     return nn.Sequential(*modules)
+
+
+def beside(array: Array, orders: Sequence[Any]) -> Array:
+    """What the members are given, or are to give, side by side: the rows of ``array`` in an order for each of them."""
+    return array if len(orders) == 1 else np.concatenate([array[order] for order in orders], 1)
+
+
+def in_order(members: int) -> list[slice]:
+    """The same rows for every member."""
+    return [slice(None)] * members
+
+
+def in_orders(members: int, rows: int, seed: int) -> list[Array]:
+    """The rows in an order of its own for every member, the first one's being that of the rows.
+
+    Members that met the same batches would err alike: what the last batches of a training were is much of what its
+    network has not learned.
+    """
+    random = np.random.default_rng(seed)
+    return [np.arange(rows), *(random.permutation(rows) for _ in range(members - 1))]
 
 
 def member_count(whole: nn.Sequential, outputs: int) -> int:
@@ -64,7 +81,7 @@ def separate(whole: nn.Sequential, networks: Sequence[nn.Sequential]) -> None:
     if whole is networks[0]:
         return
     for layer, *own in zip(whole, *networks, strict=True):
-        if not isinstance(layer, (nn.Linear, BlockLinear)):
+        if not isinstance(layer, (nn.Linear, BlockLinear)):  # of one network, or of several
             continue
         for part, W, b in zip(own, layer.weight.chunk(len(own)), layer.bias.chunk(len(own)), strict=True):
             part.weight.copy_(W)

@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any, ClassVar
@@ -22,7 +22,16 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ipdlam.estimators.batches import DrawnBatches
-from ipdlam.estimators.members import averaged, joined, linear_layers, member_count, separate
+from ipdlam.estimators.members import (
+    averaged,
+    beside,
+    in_order,
+    in_orders,
+    joined,
+    linear_layers,
+    member_count,
+    separate,
+)
 from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
 from ipdlam.estimators.pieces import Pieces
@@ -200,20 +209,23 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             plateau.keeps = network
         validation = None
         if held is not None:
-            validation = self._inputs(dense(held.X)), for_members(self._encode(held.y), members), held.weight
+            same = in_order(members)
+            validation = beside(self._inputs(dense(held.X)), same), self._targets(held.y, same), held.weight
         common: dict[str, Any] = {"validation_data": validation, "callbacks": [plateau]}
-        targets = for_members(self._encode(rows.y), members)
         if batches:
             known = samples if weight is None or drawn else samples / unit_of(torch.tensor(weight))
             trainer = self._batch_trainer(network, len(rows), known, seed, "rescale" if first else "keep", members)
             # A forward pass over all samples is not free.
             common |= {"epochs": epochs, "evaluate_every": 1 if held is not None else epochs}
-            if drawn or self._is_large(rows.X):
-                history = trainer.fit(self._loader(rows, targets, seed, drawn, precision_of(network)), **common)
-            else:
-                history = trainer.fit(self._inputs(dense(rows.X)), targets, sample_weight=weight, **common)
+            if drawn or self._is_large(rows.X, members):
+                history = trainer.fit(self._loader(rows, members, seed, drawn, precision_of(network)), **common)
+            else:  # a weight is that of a row, and so the same for all members
+                orders = in_orders(members, len(rows), seed) if weight is None else in_order(members)
+                inputs, targets = beside(self._inputs(dense(rows.X)), orders), self._targets(rows.y, orders)
+                history = trainer.fit(inputs, targets, sample_weight=weight, **common)
         else:
             whole, inputs = IPDLAM(network, **self._full_batch_settings()), self._inputs(dense(rows.X))
+            targets = self._encode(rows.y)
             history = whole.fit(inputs, targets, iterations=epochs, sample_weight=weight, **common)
         if plateau.best_weights:
             network.load_state_dict(plateau.best_weights)
@@ -233,10 +245,19 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=5)
         return plateau.losses, history.stop_reason == "interrupted", plateau.best_epoch
 
-    def _is_large(self, X: Any) -> bool:
-        """Whether the inputs of the network are far larger than X, so that they are made batch by batch."""
-        wider = issparse(X) or isinstance(self._scaling, Pieces)
-        return wider and X.shape[0] * self._shape[0][0] > DENSE_CELLS
+    def _is_large(self, X: Any, members: int) -> bool:
+        """Whether the inputs of the networks are far larger than X, so that they are made batch by batch."""
+        wider = issparse(X) or isinstance(self._scaling, Pieces) or members > 1
+        return wider and X.shape[0] * self._shape[0][0] * members > DENSE_CELLS
+
+    def _targets(self, y: Array, orders: Sequence[Any]) -> Array:
+        """The targets of all members side by side, each in its order; those of several are never labels."""
+        targets = self._encode(y)
+        if len(orders) > 1 and targets.ndim == 1:
+            loss = by_name("loss", self._loss(), LOSSES, Loss)  # type: ignore[type-abstract]
+            dtype = linear_layers(self._networks[0])[0].weight.dtype
+            targets = loss.encode(torch.from_numpy(targets), self._outputs(), dtype).numpy()
+        return beside(targets, orders)
 
     def _training_type(self, rows: int) -> torch.dtype:
         """Scaled samples of several batches need no more than float32, which takes half of the time of float64."""
@@ -244,13 +265,14 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         scaled = self.batch_size is not None and self._scaling is not None
         return torch.float32 if scaled and rows > self._batch_rows(rows) else own
 
-    def _loader(self, rows: Rows, targets: Array, seed: int, drawn: bool, dtype: Any) -> DrawnBatches:
+    def _loader(self, rows: Rows, members: int, seed: int, drawn: bool, dtype: Any) -> DrawnBatches:
         """The samples batch by batch, in this precision, where they are not gone through as they are."""
-        goals = torch.from_numpy(in_precision(targets, dtype))
+        same = in_order(members)
+        goals = torch.from_numpy(in_precision(self._targets(rows.y, same), dtype))
         weights, chances = (None, rows.weight) if drawn else (in_precision(rows.weight, dtype), None)
 
         def inputs(numbers: Array) -> Array:
-            return self._inputs(dense(rows.X[numbers])).astype(dtype, copy=False)
+            return beside(self._inputs(dense(rows.X[numbers])).astype(dtype, copy=False), same)
 
         return DrawnBatches(inputs, goals, weights, self._batch_rows(len(rows)), seed, chances)
 
@@ -281,10 +303,10 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             trainer = self._batch_trainer(joined(self._networks), None, None, seeds[0], begin, members)
             self._streams_with = self._batch_settings(None)
         total, count = 0.0, 0.0
-        size = self._batch_rows(len(rows))
+        size, same = self._batch_rows(len(rows)), in_order(members)
         for start in range(0, len(rows), size):
             some = rows.picked(slice(start, start + size))
-            given = (self._inputs(dense(some.X)), for_members(self._encode(some.y), members), some.weight)
+            given = (beside(self._inputs(dense(some.X)), same), self._targets(some.y, same), some.weight)
             samples = float(len(some) if some.weight is None else some.weight.sum())
             total += samples * trainer.step(*(in_precision(array, self._precision()) for array in given))
             count += samples
@@ -478,11 +500,6 @@ def precision_of(network: nn.Sequential) -> Any:
 def in_precision(array: Any, dtype: Any) -> Any:
     """Real numbers as the network's own are; the trainers' loops convert nothing."""
     return array.astype(dtype, copy=False) if array is not None and array.dtype.kind == "f" else array
-
-
-def for_members(targets: Array, members: int) -> Array:
-    """The same targets for every member; class labels are those of all."""
-    return targets if targets.ndim == 1 or members == 1 else np.tile(targets, (1, members))
 
 
 def draw_seed(random: Any) -> int:
