@@ -523,13 +523,14 @@ def test_members_of_one_start_are_one_network(loss, monkeypatch):
     np.testing.assert_allclose(three.loss_curve_, one.loss_curve_, rtol=1e-7)
 
 
-def test_enough_samples_have_three_members():
+def test_enough_samples_have_several_members():
     random = np.random.RandomState(0)
     X = random.normal(size=(1000, 2))
     y = (X[:, 0] > 0).astype(int)
-    for rows, batch_size, members in ((999, "auto", 1), (1000, "auto", 3), (1000, None, 1)):
-        model = classifier(max_iter=1, hidden_layer_sizes=(3,), batch_size=batch_size).fit(X[:rows], y[:rows])
-        assert len(model._networks) == members
+    for make, several in ((classifier, 2), (regressor, 3)):
+        for rows, batch_size, members in ((999, "auto", 1), (1000, "auto", several), (1000, None, 1)):
+            model = make(max_iter=1, hidden_layer_sizes=(3,), batch_size=batch_size).fit(X[:rows], y[:rows])
+            assert len(model._networks) == members
     assert regressor(max_iter=1, hidden_layer_sizes=(3,))._member_count(10000) == 1  # large batches share nothing
 
 

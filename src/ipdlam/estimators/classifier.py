@@ -82,8 +82,9 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         passed. A network then need not learn where targets bend. ``"auto"``: none for classes; 4 for real targets on
         mini-batches from 500 samples on. 0: none. Sparse samples have none.
     n_members
-        Train so many networks, on mini-batches side by side in one pass, and average their outputs. ``"auto"``: 3 on
-        mini-batches from 1000 samples on and below 10000, else 1. ``partial_fit`` trains one, or those of a ``fit``.
+        Train so many networks, on mini-batches side by side in one pass, and average their outputs. ``"auto"``: on
+        mini-batches of 1000 to 9999 samples 2 for classes and 3 for real targets, else 1. A ``partial_fit`` of none
+        before trains 1.
     class_weight
         ``"balanced"``, or weights of the classes in a dictionary. Mini-batches meet a sample as often as its weight
         says; the full-batch method weights it. ``partial_fit`` weights it too, and does not know what is balanced.
@@ -108,6 +109,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
 
     losses = tuple(name for name in LOSSES if name != "quantile")
     decays = (1000.0, 0.1)
+    members = 2
     pieces_from = math.inf
     several_targets = False
 

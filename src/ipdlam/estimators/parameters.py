@@ -19,9 +19,8 @@ from ipdlam.prox import ACTIVATIONS, Loss, Ridge
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
 PIECES = 4  # what n_pieces="auto" stands for where there are enough samples
-# What n_members="auto" stands for, from so many samples on and below so many: the mean of members of fewer samples was
-# no better than one, and in the large batches of more samples each member costs as much as the first.
-MEMBERS, MEMBERS_FROM, MEMBERS_BELOW = 3, 1000, defaults.FEW_SAMPLES
+MEMBERS_FROM = 1000  # samples that n_members="auto" needs for several: of fewer, the mean was no better than one
+MEMBERS_BELOW = defaults.FEW_SAMPLES  # in the large batches of more, each member costs as much as the first
 DECAY_OF_A_STREAM = 0.01  # what alpha=None stands for where nobody knows how many samples there will be
 
 
@@ -33,6 +32,7 @@ class Parameters(BaseEstimator):
     # The more samples there are, the less has to be said beside them. Batches of fewer samples than usual are more
     # steps, each of which pulls by so much less. The full-batch method has a default of its own.
     decays: ClassVar[tuple[float, float]]
+    members: ClassVar[int]  # what n_members="auto" stands for where there are enough samples
     # How many samples n_pieces="auto" needs for pieces; below, and where it is infinite, there are none.
     pieces_from: ClassVar[float]
 
@@ -99,7 +99,7 @@ class Parameters(BaseEstimator):
         if self.n_members != "auto":
             return int(self.n_members)
         several = samples is not None and self.batch_size is not None and MEMBERS_FROM <= samples < MEMBERS_BELOW
-        return MEMBERS if several else 1
+        return self.members if several else 1
 
     def _loss_name(self) -> str:
         """The loss that is trained with."""

@@ -38,6 +38,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
     several_targets = True
     _range: tuple[Array, Array] | None = None  # that predictions stay in, column by column
     decays = (700.0, 0.15)
+    members = 3
     pieces_from = 500
 
     def __init__(
