@@ -260,10 +260,14 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         return beside(targets, orders)
 
     def _training_type(self, rows: int) -> torch.dtype:
-        """Scaled samples of several batches need no more than float32, which takes half of the time of float64."""
+        """Clipped samples of several batches need no more than float32, which takes half of the time of float64.
+
+        Others may be of any size. A single batch is done soon, and weights are to be repetitions in it to the digit.
+        """
         own = linear_layers(self._networks[0])[0].weight.dtype
-        scaled = self.batch_size is not None and self._scaling is not None
-        return torch.float32 if scaled and rows > self._batch_rows(rows) else own
+        scaling = self._scaling.scaling if isinstance(self._scaling, Pieces) else self._scaling
+        several = self.batch_size is not None and rows > self._batch_rows(rows)
+        return torch.float32 if several and isinstance(scaling, SmoothClip) else own
 
     def _loader(self, rows: Rows, members: int, seed: int, drawn: bool, dtype: Any) -> DrawnBatches:
         """The samples batch by batch, in this precision, where they are not gone through as they are."""
@@ -494,7 +498,7 @@ def mean_curve(curves: list[list[float]]) -> list[float]:
 
 def precision_of(network: nn.Sequential) -> Any:
     """NumPy's type of a network's numbers."""
-    return linear_layers(network)[0].weight.detach().numpy().dtype
+    return next(network.parameters()).detach().numpy().dtype
 
 
 def in_precision(array: Any, dtype: Any) -> Any:
