@@ -525,6 +525,22 @@ def test_members_of_one_start_are_one_network(loss, monkeypatch):
     np.testing.assert_allclose(three.loss_curve_, one.loss_curve_, rtol=1e-7)
 
 
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_members_of_large_samples_are_given_batch_by_batch(make, monkeypatch):
+    random = np.random.RandomState(0)
+    X = random.normal(size=(300, 4))
+    y = X[:, 0] > 0 if make is classifier else X[:, 0]
+    monkeypatch.setattr(perceptron, "DENSE_CELLS", 2000)  # one member's inputs are fewer, those of two are more
+    given = []
+    loader = perceptron.DrawnBatches
+    monkeypatch.setattr(perceptron, "DrawnBatches", lambda *settings: given.append(1) or loader(*settings))
+    for members in (1, 2):
+        model = make(n_members=members, max_iter=10).fit(X, y)
+        assert model.score(X, y) > 0.8
+        assert len(given) == members - 1
+    assert not torch.equal(model._networks[0][0].weight, model._networks[1][0].weight)
+
+
 def test_enough_samples_have_several_members():
     random = np.random.RandomState(0)
     X = random.normal(size=(1000, 2))

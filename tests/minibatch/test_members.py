@@ -14,6 +14,7 @@ from certify import normal
 from ipdlam import MiniBatchIPDLAM
 from ipdlam.minibatch.input_memory import BlockMemory, InputMemory
 from ipdlam.network.blocks import BlockLinear, merge, split
+from ipdlam.network.linalg import complete_symmetric
 from ipdlam.prox import LOSSES
 from ipdlam.prox.members import OfMembers
 
@@ -132,6 +133,10 @@ def test_a_memory_of_blocks_is_one_of_each(rank, centred):
     assert whole.samples == each[0].samples == 55
     np.testing.assert_allclose(whole.freedom, np.mean([own.freedom for own in each]), rtol=1e-12)
     assert all(tensor.is_contiguous() for tensor in whole.tensors().values())
+    second = [complete_symmetric(own.second.clone()) for own in whole.each]
+    whole.put_back([tensor.clone() for tensor in whole.sums()])  # as after a sum over one process
+    for own, before in zip(whole.each, second, strict=True):
+        assert torch.equal(complete_symmetric(own.second.clone()), before)
     whole.tensors()["mean"].zero_()  # what a checkpoint is read into is what the blocks have
     assert all(float(own.mean.abs().max()) == 0.0 for own in whole.each)
 

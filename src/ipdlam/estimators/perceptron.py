@@ -48,7 +48,7 @@ from ipdlam.prox import LOSSES, Loss
 from ipdlam.prox.members import OfMembers
 from ipdlam.prox.registry import by_name
 
-CHUNK = 8192  # rows that are predicted at a time
+CHUNK = 8192  # rows that are predicted, or made inputs in another precision, at a time
 REFIT_BELOW = 10000  # samples: from here on, those held out for early stopping are not missed
 
 
@@ -221,7 +221,8 @@ class Perceptron(Parameters, metaclass=ABCMeta):
                 history = trainer.fit(self._loader(rows, members, seed, drawn, precision_of(network)), **common)
             else:  # a weight is that of a row, and so the same for all members
                 orders = in_orders(members, len(rows), seed) if weight is None else in_order(members)
-                inputs, targets = beside(self._inputs(dense(rows.X)), orders), self._targets(rows.y, orders)
+                own = self._all_inputs(rows.X, precision_of(network))
+                inputs, targets = beside(own, orders), self._targets(rows.y, orders)
                 history = trainer.fit(inputs, targets, sample_weight=weight, **common)
         else:
             whole, inputs = IPDLAM(network, **self._full_batch_settings()), self._inputs(dense(rows.X))
@@ -244,6 +245,15 @@ class Perceptron(Parameters, metaclass=ABCMeta):
                 raise KeyboardInterrupt  # there is nothing to go on with
             warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=5)
         return plateau.losses, history.stop_reason == "interrupted", plateau.best_epoch
+
+    def _all_inputs(self, X: Any, dtype: Any) -> Array:
+        """The inputs of all samples in the precision of a training; where it is another one, some rows at a time."""
+        if self._precision() == dtype:
+            return self._inputs(dense(X))
+        found = np.empty((X.shape[0], self._shape[0][0]), dtype)
+        for start in range(0, len(found), CHUNK):
+            found[start : start + CHUNK] = self._inputs(dense(X[start : start + CHUNK]))
+        return found
 
     def _is_large(self, X: Any, members: int) -> bool:
         """Whether the inputs of the networks are far larger than X, so that they are made batch by batch."""
