@@ -33,7 +33,7 @@ class BlockLinear(nn.Module):
 
 def split(x: Tensor, blocks: int) -> Tensor:
     """``(N, blocks d)`` as ``(blocks, N, d)``: the same numbers, none of them moved."""
-    return x.unflatten(1, (blocks, -1)).transpose(0, 1)
+    return torch.unflatten(x, 1, (blocks, -1)).transpose(0, 1)
 
 
 def merge(x: Tensor) -> Tensor:
