@@ -12,7 +12,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -147,10 +147,8 @@ class Muon(Descent):
             flat.grad = weight.grad.flatten(1)
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        if time_ratio(torch.get_num_threads()) < 1.0:
-            super().step(x, y)
-            return
-        with mock.patch("torch.optim._muon._zeropower_via_newtonschulz", lambda move, *_: level(move)):
+        full = mock.patch("torch.optim._muon._zeropower_via_newtonschulz", lambda move, *_: level(move))
+        with nullcontext() if time_ratio(torch.get_num_threads()) < 1.0 else full:
             super().step(x, y)
         with torch.no_grad():
             for flat, weight in zip(self.flat, self.weights, strict=True):

@@ -111,6 +111,9 @@ class Graph(ModelView):
     def bias(self, layer: int) -> Tensor | None:
         return self[layer].bias
 
+    def blocks(self, layer: int) -> int:
+        return self[layer].blocks
+
     def place(self, layer: int) -> str:
         return self[layer].place
 

@@ -30,6 +30,7 @@ from ipdlam.defaults import EPOCHS, ITERATIONS
 from ipdlam.distributed.agreement import refuse_mismatch
 from ipdlam.distributed.group import SERIAL, Group, current_group, uninterrupted
 from ipdlam.errors import CheckpointError, DivergenceError
+from ipdlam.network.linalg import keep_freed_memory
 from ipdlam.network.matmul import FAST, USUAL, multiplying, routine_for
 from ipdlam.network.mlp import Network
 from ipdlam.network.model import ModelView
@@ -139,6 +140,7 @@ class Trainer(ABC, Generic[S]):
         with self._meeting_others():
             self.network = self._read_again()
             samples, validation = self._check_data(X, y, sample_weight, validation_data)
+            keep_freed_memory()
             products = self._agreed(routine_for(self.network))
             started = time.perf_counter()
             with multiplying(products):
