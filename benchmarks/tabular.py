@@ -157,7 +157,8 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings, or those of each kind
     "batches of 128": {"batch_size": 128},
     "no inertia": {"inertia": 0.0},
     "early stopping": {"early_stopping": True},
-    "3 members": {"n_members": 3},
+    "1 member": {"n_members": 1},
+    "3 members for every number of samples": {"n_members": 3},
 }
 
 

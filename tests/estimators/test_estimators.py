@@ -972,7 +972,7 @@ def test_other_missing_modules_are_not_blamed_on_scikit_learn(monkeypatch):
 def test_a_pickle_holds_weights_and_no_samples(make, y, batch_size):
     sizes = []
     for copies in (1, 20):
-        model = make(batch_size=batch_size, max_iter=2, early_stopping=True, n_pieces=4).fit(
+        model = make(batch_size=batch_size, max_iter=2, early_stopping=True, n_pieces=4, n_members=1).fit(
             np.tile(X, (copies, 1)), np.tile(y, copies)
         )
         sizes.append(len(pickle.dumps(model)))

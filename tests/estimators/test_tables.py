@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 
@@ -14,8 +15,9 @@ from sklearn.datasets import load_diabetes, load_iris, load_wine, make_multilabe
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import recall_score
 from sklearn.model_selection import cross_val_score
+from torch import nn
 
-from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor
+from ipdlam.estimators import IPDLAMClassifier, IPDLAMRegressor, perceptron
 from ipdlam.estimators.batches import DrawnBatches
 from ipdlam.estimators.columns import MOST_CATEGORIES, Columns
 from ipdlam.estimators.scaling import SmoothClip
@@ -470,7 +472,9 @@ def test_members_help():
     one, five = (
         np.mean(
             [
-                regressor(n_members=n, max_iter=20, random_state=s).fit(X[:400], y[:400]).score(X[400:], y[400:])
+                regressor(n_members=n, max_iter=40, alpha=0.0, random_state=s)
+                .fit(X[:400], y[:400])
+                .score(X[400:], y[400:])
                 for s in (0, 1)
             ]
         )
@@ -479,18 +483,116 @@ def test_members_help():
     assert five > one
 
 
-def test_members_go_on_and_do_not_stream():
+def test_members_go_on():
     model = classifier(n_members=2, max_iter=2, warm_start=True).fit(LABELLED, LABELS[:, 0])
     before = model.decision_function(LABELLED)
     assert model.fit(LABELLED, LABELS[:, 0]).n_iter_ == 4
     assert not np.array_equal(before, model.decision_function(LABELLED))
+    assert model.set_params(n_members="auto").fit(LABELLED, LABELS[:, 0]).n_iter_ == 6
+    assert len(model._networks) == 2
     with pytest.raises(ValueError, match="n_members"):
         model.set_params(n_members=3).fit(LABELLED, LABELS[:, 0])
-    with pytest.raises(ValueError, match="n_members=3 is for fit"):
-        model.partial_fit(LABELLED, LABELS[:, 0])
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_members_stream_and_a_pickle_of_them_goes_on(make):
+    y = LABELS[:, 0] if make is classifier else LABELLED[:, 0] * LABELLED[:, 1]
+    model = make(n_members=3).partial_fit(LABELLED, y)
+    assert [type(network) for network in model._networks] == [nn.Sequential] * 3
+    first = [network[0].weight for network in model._networks]
+    assert not torch.equal(first[0], first[1])
+    before = copy.deepcopy(first)
+    again = pickle.loads(pickle.dumps(model)).partial_fit(LABELLED, y)
+    model.partial_fit(LABELLED, y)
+    assert not torch.equal(before[0], model._networks[0][0].weight)
+    for own, other in zip(model._networks, again._networks, strict=True):
+        assert torch.equal(own[0].weight, other[0].weight)
+    assert make().partial_fit(LABELLED, y)._networks[1:] == []  # a stream has one unless it is told
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared", "hinge"])
+def test_members_of_one_start_are_one_network(loss, monkeypatch):
+    """Side by side, copies learn what one learns alone: to rounding, over several batches and with weights."""
+    y, weight = LABELS[:, 0], np.linspace(0.5, 2.0, len(LABELLED))
+    settings = {"loss": loss, "batch_size": len(LABELLED) // 3, "max_iter": 3, "standardize": False}
+    one = classifier(n_members=1, **settings).fit(LABELLED, y, sample_weight=weight)
+    seeds = perceptron.Perceptron._seeds
+    monkeypatch.setattr(perceptron.Perceptron, "_seeds", lambda *given: seeds(*given)[:1] * 3)
+    three = classifier(n_members=3, **settings).fit(LABELLED, y, sample_weight=weight)
+    assert len(three._networks) == 3
+    found = three.decision_function(LABELLED)
+    np.testing.assert_allclose(found, one.decision_function(LABELLED), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(three.loss_curve_, one.loss_curve_, rtol=1e-7)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_members_of_large_samples_are_given_batch_by_batch(make, monkeypatch):
+    random = np.random.RandomState(0)
+    X = random.normal(size=(300, 4))
+    y = X[:, 0] > 0 if make is classifier else X[:, 0]
+    monkeypatch.setattr(perceptron, "DENSE_CELLS", 2000)  # one member's inputs are fewer, those of two are more
+    given = []
+    loader = perceptron.DrawnBatches
+    monkeypatch.setattr(perceptron, "DrawnBatches", lambda *settings: given.append(1) or loader(*settings))
+    for members in (1, 2):
+        model = make(n_members=members, max_iter=10).fit(X, y)
+        assert model.score(X, y) > 0.8
+        assert len(given) == members - 1
+    assert not torch.equal(model._networks[0][0].weight, model._networks[1][0].weight)
+
+
+def test_enough_samples_have_several_members():
+    random = np.random.RandomState(0)
+    X = random.normal(size=(1000, 2))
+    y = (X[:, 0] > 0).astype(int)
+    for make, several in ((classifier, 2), (regressor, 3)):
+        for rows, batch_size, members in ((999, "auto", 1), (1000, "auto", several), (1000, None, 1)):
+            model = make(max_iter=1, hidden_layer_sizes=(3,), batch_size=batch_size).fit(X[:rows], y[:rows])
+            assert len(model._networks) == members
+    assert regressor(max_iter=1, hidden_layer_sizes=(3,))._member_count(10000) == 1  # large batches share nothing
+
+
+@pytest.mark.parametrize("n_members", ["three", 0, 1.5])
+def test_a_number_of_members_that_is_none_is_named(n_members):
+    with pytest.raises((ValueError, TypeError), match="n_members"):
+        classifier(n_members=n_members).fit(LABELLED, LABELS[:, 0])
+
+
+def test_members_stop_early_together():
+    random = np.random.RandomState(0)
+    X = random.normal(size=(300, 4))
+    y = X[:, 0] + random.normal(size=300)
+    model = regressor(n_members=2, early_stopping=True, max_iter=40, n_iter_no_change=3).fit(X, y)
+    assert len(model._networks) == 2
+    assert model.n_iter_ < 40
+    best = -max(model.validation_scores_)  # the mean loss of the two, in scaled units
+    assert 0.1 < best < 1.0
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_several_batches_are_trained_in_float32_and_predicted_in_the_precision_of_the_data(make, monkeypatch):
+    given = []
+    fit = perceptron.MiniBatchIPDLAM.fit
+    monkeypatch.setattr(
+        perceptron.MiniBatchIPDLAM,
+        "fit",
+        lambda self, *args, **named: given.append(self.network.dtype) or fit(self, *args, **named),
+    )
+    X = np.random.RandomState(0).normal(size=(200, 4))
+    y = (X[:, 0] > 0).astype(float)
+    for rows, standardize, wanted in (
+        (200, "robust", torch.float32), (64, "robust", torch.float64), (200, True, torch.float64)
+    ):  # fmt: skip
+        model = make(max_iter=2, standardize=standardize).fit(X[:rows], y[:rows])
+        assert given.pop() == wanted
+        assert {parameter.dtype for parameter in model.module_.parameters()} == {torch.float64}
+        assert model._raw(X).dtype == torch.float64
+    narrow = make(max_iter=2).fit(X.astype(np.float32), y)
+    assert {parameter.dtype for parameter in narrow.module_.parameters()} == {torch.float32}
 
 
 def test_ctrl_c_keeps_the_members_that_are_trained(monkeypatch):
+    """Those of the full-batch method, which come one after the other."""
     listen, met = Plateau.__call__, []
 
     def interrupt(self, record):
@@ -500,13 +602,13 @@ def test_ctrl_c_keeps_the_members_that_are_trained(monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Plateau, "__call__", interrupt)
-    model = classifier(n_members=4, max_iter=2)
+    model = classifier(n_members=4, max_iter=2, batch_size=None)
     with pytest.warns(UserWarning, match="interrupted by the user"):
         model.fit(LABELLED, LABELS[:, 0])
     assert len(model._networks) == 2
     assert model.n_iter_ == 2
     monkeypatch.undo()
-    again = classifier(n_members=2, max_iter=2).fit(LABELLED, LABELS[:, 0])
+    again = classifier(n_members=2, max_iter=2, batch_size=None).fit(LABELLED, LABELS[:, 0])
     assert np.array_equal(again.decision_function(LABELLED), model.decision_function(LABELLED))
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional
 from ipdlam.minibatch import sweep as targets
 from ipdlam.minibatch.batch import Part
 from ipdlam.minibatch.step import Stepper, StepSettings
+from ipdlam.network.blocks import BlockLinear
 from ipdlam.network.graph import Graph, as_drawing
 from ipdlam.network.samples import Samples
 from ipdlam.prox import LOSSES
@@ -90,6 +91,9 @@ NETWORKS = {
         nn.Conv2d(2, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(), nn.Flatten(), nn.Linear(24, 8), nn.LayerNorm(8), nn.ReLU(),
         nn.Linear(8, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3),
     ),
+    "blocks": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(32, 6), nn.ReLU(), BlockLinear(2, 3, 4), nn.ReLU(), nn.Linear(8, 3)
+    ),
     "attention": Attention,
     "branches": Branches,
 }  # fmt: skip
@@ -102,6 +106,8 @@ def made(name: str) -> nn.Module:
         if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)):
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.bias)
+        elif isinstance(module, BlockLinear):
+            nn.init.normal_(module.weight)
     return model
 
 

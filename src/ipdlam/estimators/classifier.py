@@ -82,7 +82,9 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         passed. A network then need not learn where targets bend. ``"auto"``: none for classes; 4 for real targets on
         mini-batches from 500 samples on. 0: none. Sparse samples have none.
     n_members
-        Train so many networks and average their outputs.
+        Train so many networks, on mini-batches side by side in one pass, and average their outputs. ``"auto"``: on
+        mini-batches of 1000 to 9999 samples 2 for classes and 3 for real targets, else 1. A ``partial_fit`` of none
+        before trains 1.
     class_weight
         ``"balanced"``, or weights of the classes in a dictionary. Mini-batches meet a sample as often as its weight
         says; the full-batch method weights it. ``partial_fit`` weights it too, and does not know what is balanced.
@@ -107,6 +109,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
 
     losses = tuple(name for name in LOSSES if name != "quantile")
     decays = (1000.0, 0.1)
+    members = 2
     pieces_from = math.inf
     several_targets = False
 
@@ -129,7 +132,7 @@ class IPDLAMClassifier(ClassifierMixin, Perceptron):
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_pieces: int | str = "auto",
-        n_members: int = 1,
+        n_members: int | str = "auto",
         class_weight: Any = None,
         step: float = defaults.PERCEPTRON["step"],
         inertia: float = defaults.INERTIA,

@@ -19,6 +19,8 @@ from ipdlam.prox import ACTIVATIONS, Loss, Ridge
 
 ALIASES = {"logistic": "sigmoid"}  # scikit-learn's name
 PIECES = 4  # what n_pieces="auto" stands for where there are enough samples
+MEMBERS_FROM = 1000  # samples that n_members="auto" needs for several: of fewer, the mean was no better than one
+MEMBERS_BELOW = defaults.FEW_SAMPLES  # in the large batches of more, each member costs as much as the first
 DECAY_OF_A_STREAM = 0.01  # what alpha=None stands for where nobody knows how many samples there will be
 
 
@@ -30,6 +32,7 @@ class Parameters(BaseEstimator):
     # The more samples there are, the less has to be said beside them. Batches of fewer samples than usual are more
     # steps, each of which pulls by so much less. The full-batch method has a default of its own.
     decays: ClassVar[tuple[float, float]]
+    members: ClassVar[int]  # what n_members="auto" stands for where there are enough samples
     # How many samples n_pieces="auto" needs for pieces; below, and where it is infinite, there are none.
     pieces_from: ClassVar[float]
 
@@ -52,7 +55,7 @@ class Parameters(BaseEstimator):
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_pieces: int | str = "auto",
-        n_members: int = 1,
+        n_members: int | str = "auto",
         step: float = defaults.PERCEPTRON["step"],
         inertia: float = defaults.INERTIA,
         proximity: float | None = None,
@@ -91,6 +94,13 @@ class Parameters(BaseEstimator):
         several = samples is not None and self.batch_size is not None and samples >= self.pieces_from
         return PIECES if several else 0
 
+    def _member_count(self, samples: float | None) -> int:
+        """How many networks are trained; ``samples`` is None where they come as a stream."""
+        if self.n_members != "auto":
+            return int(self.n_members)
+        several = samples is not None and self.batch_size is not None and MEMBERS_FROM <= samples < MEMBERS_BELOW
+        return self.members if several else 1
+
     def _loss_name(self) -> str:
         """The loss that is trained with."""
         return self.loss
@@ -116,8 +126,12 @@ class Parameters(BaseEstimator):
         for name, value, known in (("activation", self._activation(), ACTIVATIONS), ("loss", self.loss, self.losses)):
             if not isinstance(value, str) or value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        for name in ("max_iter", "n_iter_no_change", "n_members"):
+        for name in ("max_iter", "n_iter_no_change"):
             check_integer(name, getattr(self, name), 1)
+        if isinstance(self.n_members, str) and self.n_members != "auto":
+            raise ValueError(f'n_members must be "auto" or an integer >= 1, got {self.n_members!r}')
+        if self.n_members != "auto":
+            check_integer("n_members", self.n_members, 1)  # type: ignore[arg-type]
         for name in ("early_stopping", "warm_start"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")

@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any, ClassVar
@@ -22,7 +22,16 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ipdlam.estimators.batches import DrawnBatches
-from ipdlam.estimators.members import averaged, linear_layers
+from ipdlam.estimators.members import (
+    averaged,
+    beside,
+    in_order,
+    in_orders,
+    joined,
+    linear_layers,
+    member_count,
+    separate,
+)
 from ipdlam.estimators.onnx import write_onnx
 from ipdlam.estimators.parameters import Parameters
 from ipdlam.estimators.pieces import Pieces
@@ -35,8 +44,11 @@ from ipdlam.minibatch.trainer import MiniBatchIPDLAM
 from ipdlam.network.initialise import mlp
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.samples import from_numpy
+from ipdlam.prox import LOSSES, Loss
+from ipdlam.prox.members import OfMembers
+from ipdlam.prox.registry import by_name
 
-CHUNK = 8192  # rows that are predicted at a time
+CHUNK = 8192  # rows that are predicted, or made inputs in another precision, at a time
 REFIT_BELOW = 10000  # samples: from here on, those held out for early stopping are not missed
 
 
@@ -143,17 +155,21 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._meet_targets(rows.y, first)
         rows = self._balanced(rows)
         kept, held = self._hold_out(rows, random) if self.early_stopping else (None, None)
-        seeds = [draw_seed(random) for _ in range(self.n_members)]
+        seeds = self._seeds(random, len(rows), first)
         self._begin(rows.picked(kept), seeds, first, self._piece_count(len(rows)))
         curves: list[list[float]] = []
-        for network, seed in zip(self._networks, seeds, strict=True):
-            losses, interrupted = self._train(network, rows, kept, held, seed, first)
+        # The full-batch method trains one member after the other.
+        groups = [self._networks] if self.batch_size is not None else [[network] for network in self._networks]
+        for group, seed in zip(groups, seeds, strict=False):
+            whole = joined(group, self._training_type(len(rows)))
+            losses, interrupted = self._train(whole, rows, kept, held, seed, first)
             if interrupted and curves:  # the members that are trained are enough
                 break
+            separate(whole, group)
             curves.append(losses)
             if interrupted:
                 break
-        self._networks = self._networks[: len(curves)]
+        self._networks = [network for group in groups[: len(curves)] for network in group]
         self._publish(mean_curve(curves), first)
 
     def _train(
@@ -186,23 +202,31 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         drawn = batches and self._draws_by_weight()
         samples = float(len(rows) if weight is None or drawn else weight.sum())
         talks_as = type(self).__name__ if self.verbose else None
-        plateau = Plateau(self.tol, self.n_iter_no_change, samples if batches else None, talks_as, held is not None)
+        members = member_count(network, self._outputs())
+        counted = samples if batches else None
+        plateau = Plateau(self.tol, self.n_iter_no_change, counted, talks_as, held is not None, members)
         if held is not None or not batches:  # the full-batch method leaves its best network behind on the way
             plateau.keeps = network
-        validation = None if held is None else (self._inputs(dense(held.X)), self._encode(held.y), held.weight)
+        validation = None
+        if held is not None:
+            same = in_order(members)
+            validation = beside(self._inputs(dense(held.X)), same), self._targets(held.y, same), held.weight
         common: dict[str, Any] = {"validation_data": validation, "callbacks": [plateau]}
-        targets = self._encode(rows.y)
         if batches:
             known = samples if weight is None or drawn else samples / unit_of(torch.tensor(weight))
-            trainer = self._batch_trainer(network, len(rows), known, seed, "rescale" if first else "keep")
+            trainer = self._batch_trainer(network, len(rows), known, seed, "rescale" if first else "keep", members)
             # A forward pass over all samples is not free.
             common |= {"epochs": epochs, "evaluate_every": 1 if held is not None else epochs}
-            if drawn or self._is_large(rows.X):
-                history = trainer.fit(self._loader(rows, targets, seed, drawn), **common)
-            else:
-                history = trainer.fit(self._inputs(dense(rows.X)), targets, sample_weight=weight, **common)
+            if drawn or self._is_large(rows.X, members):
+                history = trainer.fit(self._loader(rows, members, seed, drawn, precision_of(network)), **common)
+            else:  # a weight is that of a row, and so the same for all members
+                orders = in_orders(members, len(rows), seed) if weight is None else in_order(members)
+                own = self._all_inputs(rows.X, precision_of(network))
+                inputs, targets = beside(own, orders), self._targets(rows.y, orders)
+                history = trainer.fit(inputs, targets, sample_weight=weight, **common)
         else:
             whole, inputs = IPDLAM(network, **self._full_batch_settings()), self._inputs(dense(rows.X))
+            targets = self._encode(rows.y)
             history = whole.fit(inputs, targets, iterations=epochs, sample_weight=weight, **common)
         if plateau.best_weights:
             network.load_state_dict(plateau.best_weights)
@@ -222,18 +246,47 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             warnings.warn(f"interrupted by the user after {len(history)} iterations", UserWarning, stacklevel=5)
         return plateau.losses, history.stop_reason == "interrupted", plateau.best_epoch
 
-    def _is_large(self, X: Any) -> bool:
-        """Whether the inputs of the network are far larger than X, so that they are made batch by batch."""
-        wider = issparse(X) or isinstance(self._scaling, Pieces)
-        return wider and X.shape[0] * self._shape[0][0] > DENSE_CELLS
+    def _all_inputs(self, X: Any, dtype: Any) -> Array:
+        """The inputs of all samples in the precision of a training; where it is another one, some rows at a time."""
+        if self._precision() == dtype:
+            return self._inputs(dense(X))
+        found = np.empty((X.shape[0], self._shape[0][0]), dtype)
+        for start in range(0, len(found), CHUNK):
+            found[start : start + CHUNK] = self._inputs(dense(X[start : start + CHUNK]))
+        return found
 
-    def _loader(self, rows: Rows, targets: Array, seed: int, drawn: bool) -> DrawnBatches:
-        """The samples batch by batch, where they are not gone through as they are."""
-        dtype, goals = self._precision(), torch.from_numpy(self._in_precision(targets))
-        weights, chances = (None, rows.weight) if drawn else (self._in_precision(rows.weight), None)
+    def _is_large(self, X: Any, members: int) -> bool:
+        """Whether the inputs of the networks are far larger than X, so that they are made batch by batch."""
+        wider = issparse(X) or isinstance(self._scaling, Pieces) or members > 1
+        return wider and X.shape[0] * self._shape[0][0] * members > DENSE_CELLS
+
+    def _targets(self, y: Array, orders: Sequence[Any]) -> Array:
+        """The targets of all members side by side, each in its order; those of several are never labels."""
+        targets = self._encode(y)
+        if len(orders) > 1 and targets.ndim == 1:
+            loss = by_name("loss", self._loss(), LOSSES, Loss)  # type: ignore[type-abstract]
+            dtype = linear_layers(self._networks[0])[0].weight.dtype
+            targets = loss.encode(torch.from_numpy(targets), self._outputs(), dtype).numpy()
+        return beside(targets, orders)
+
+    def _training_type(self, rows: int) -> torch.dtype:
+        """Clipped samples of several batches need no more than float32, which takes half of the time of float64.
+
+        Others may be of any size. A single batch is done soon, and weights are to be repetitions in it to the digit.
+        """
+        own = linear_layers(self._networks[0])[0].weight.dtype
+        scaling = self._scaling.scaling if isinstance(self._scaling, Pieces) else self._scaling
+        several = self.batch_size is not None and rows > self._batch_rows(rows)
+        return torch.float32 if several and isinstance(scaling, SmoothClip) else own
+
+    def _loader(self, rows: Rows, members: int, seed: int, drawn: bool, dtype: Any) -> DrawnBatches:
+        """The samples batch by batch, in this precision, where they are not gone through as they are."""
+        same = in_order(members)
+        goals = torch.from_numpy(in_precision(self._targets(rows.y, same), dtype))
+        weights, chances = (None, rows.weight) if drawn else (in_precision(rows.weight, dtype), None)
 
         def inputs(numbers: Array) -> Array:
-            return self._inputs(dense(rows.X[numbers])).astype(dtype, copy=False)
+            return beside(self._inputs(dense(rows.X[numbers])).astype(dtype, copy=False), same)
 
         return DrawnBatches(inputs, goals, weights, self._batch_rows(len(rows)), seed, chances)
 
@@ -242,8 +295,6 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._check_settings()
         if self.early_stopping:
             raise ValueError("early_stopping is for fit; partial_fit makes one pass and has nothing to stop")
-        if self.n_members > 1:
-            raise ValueError(f"n_members={self.n_members} is for fit; partial_fit trains one network")
         with self._as_it_was():
             self._stream(X, y, sample_weight, classes)
         return self
@@ -257,22 +308,32 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._check_targets(rows.y)  # also those of the first call: they need not be of every class
         self._meet_targets(rows.y, first)
         rows = self._balanced(rows)
-        seed = draw_seed(check_random_state(self.random_state))
+        seeds = self._seeds(check_random_state(self.random_state), None, first)
         trainer = None if first else self._trainer
-        self._begin(rows, [seed], first, self._piece_count(None))
+        self._begin(rows, seeds, first, self._piece_count(None))
+        members = len(seeds)
         if trainer is None or self._streams_with != self._batch_settings(None):  # its memory begins anew
-            trainer = self._batch_trainer(self._networks[0], None, None, seed, "auto" if first else "keep")
+            begin = "auto" if first else "keep"
+            trainer = self._batch_trainer(joined(self._networks), None, None, seeds[0], begin, members)
             self._streams_with = self._batch_settings(None)
         total, count = 0.0, 0.0
-        size = self._batch_rows(len(rows))
+        size, same = self._batch_rows(len(rows)), in_order(members)
         for start in range(0, len(rows), size):
             some = rows.picked(slice(start, start + size))
-            given = (self._inputs(dense(some.X)), self._encode(some.y), some.weight)
+            given = (beside(self._inputs(dense(some.X)), same), self._targets(some.y, same), some.weight)
             samples = float(len(some) if some.weight is None else some.weight.sum())
-            total += samples * trainer.step(*(self._in_precision(array) for array in given))
+            total += samples * trainer.step(*(in_precision(array, self._precision()) for array in given))
             count += samples
+        whole = trainer.model
+        assert isinstance(whole, nn.Sequential)
+        separate(whole, self._networks)
         self._trainer = trainer  # here, since one that failed cannot go on
-        self._publish([total / count], first)
+        self._publish([total / (count * members)], first)
+
+    def _seeds(self, random: Any, samples: int | None, first: bool) -> list[int]:
+        """One for each member; ``samples`` is None where they come as a stream."""
+        known = not first and self.n_members == "auto"
+        return [draw_seed(random) for _ in range(len(self._networks) if known else self._member_count(samples))]
 
     def _begin(self, rows: Rows, seeds: list[int], first: bool, pieces: int) -> None:
         """The scale of the inputs and networks, or those of the last training; ``pieces`` to a column."""
@@ -298,13 +359,13 @@ class Perceptron(Parameters, metaclass=ABCMeta):
         self._fitted_loss = self._loss_name()  # what predictions are made by, whatever is set later
 
     def _batch_trainer(
-        self, network: nn.Sequential, rows: int | None, samples: float | None, seed: int, start: str
+        self, network: nn.Sequential, rows: int | None, samples: float | None, seed: int, start: str, members: int = 1
     ) -> MiniBatchIPDLAM:
         """``samples`` is for how many the ``rows`` count; a stream has neither."""
-        if rows is None:
-            return MiniBatchIPDLAM(network, seed=seed, start=start, **self._batch_settings(samples))
-        size = self._batch_rows(rows)
-        settings = self._batch_settings(samples, size)
+        size = None if rows is None else self._batch_rows(rows)
+        settings = self._batch_settings(samples) if size is None else self._batch_settings(samples, size)
+        if members > 1:
+            settings["loss"] = OfMembers(by_name("loss", settings["loss"], LOSSES, Loss), members)
         return MiniBatchIPDLAM(network, batch_size=size, seed=seed, start=start, **settings)
 
     def _publish(self, losses: list[float], first: bool) -> None:
@@ -377,14 +438,9 @@ class Perceptron(Parameters, metaclass=ABCMeta):
             X = np.where(np.isnan(X), self._usual, X)
         return X if self._scaling is None else self._scaling(X)
 
-    def _in_precision(self, array: Any) -> Any:
-        """Real numbers as the network's own are; the trainers' loops convert nothing."""
-        dtype = self._precision()
-        return array.astype(dtype, copy=False) if array is not None and array.dtype.kind == "f" else array
-
     def _precision(self) -> Any:
-        """NumPy's type of the network's numbers."""
-        return linear_layers(self._networks[0])[0].weight.detach().numpy().dtype
+        """NumPy's type of the networks' numbers."""
+        return precision_of(self._networks[0])
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_iter_")
@@ -448,6 +504,16 @@ def mean_curve(curves: list[list[float]]) -> list[float]:
     longest = max(len(curve) for curve in curves)
     padded = [curve + curve[-1:] * (longest - len(curve)) for curve in curves]
     return [sum(losses) / len(curves) for losses in zip(*padded, strict=True)]
+
+
+def precision_of(network: nn.Sequential) -> Any:
+    """NumPy's type of a network's numbers."""
+    return next(network.parameters()).detach().numpy().dtype
+
+
+def in_precision(array: Any, dtype: Any) -> Any:
+    """Real numbers as the network's own are; the trainers' loops convert nothing."""
+    return array.astype(dtype, copy=False) if array is not None and array.dtype.kind == "f" else array
 
 
 def draw_seed(random: Any) -> int:

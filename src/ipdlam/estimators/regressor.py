@@ -38,6 +38,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
     several_targets = True
     _range: tuple[Array, Array] | None = None  # that predictions stay in, column by column
     decays = (700.0, 0.15)
+    members = 3
     pieces_from = 500
 
     def __init__(
@@ -61,7 +62,7 @@ class IPDLAMRegressor(RegressorMixin, Perceptron):
         standardize: bool | str = "robust",
         categorical_features: Any = "from_dtype",
         n_pieces: int | str = "auto",
-        n_members: int = 1,
+        n_members: int | str = "auto",
         step: float = defaults.PERCEPTRON["step"],
         inertia: float = defaults.INERTIA,
         proximity: float | None = None,

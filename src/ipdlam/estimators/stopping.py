@@ -16,14 +16,22 @@ class Plateau:
     An epoch that does not beat the best loss by ``tol`` is one without change; ``patience`` of them in a row are the
     end. What is watched is the loss of the samples held out, ``held_out``, or of those trained on: losses are sums over
     ``samples`` as they were met; without that number those of the forward pass are taken, since the loss of a record of
-    the full-batch method is that of z_L, which the network does not give. The loss, and not the accuracy: of a dozen
-    samples held out, the first epoch may well know as many as the last.
+    the full-batch method is that of z_L, which the network does not give. The loss of ``members`` side by side is their
+    sum, and what is watched is their mean. The loss, and not the accuracy: of a dozen samples held out, the first epoch
+    may well know as many as the last.
     """
 
     def __init__(
-        self, tol: float, patience: int, samples: float | None, talks_as: str | None, held_out: bool = False
+        self,
+        tol: float,
+        patience: int,
+        samples: float | None,
+        talks_as: str | None,
+        held_out: bool = False,
+        members: int = 1,
     ) -> None:
         self.tol, self.patience, self.samples, self.talks_as, self.held_out = tol, patience, samples, talks_as, held_out
+        self.members = members
         self.losses: list[float] = []  # of the samples trained on
         self.best, self.best_epoch, self.unchanged = float("inf"), 0, 0
         self.keeps: nn.Module | None = None  # the network whose weights of the best loss are wanted
@@ -32,7 +40,9 @@ class Plateau:
     def __call__(self, record: Record) -> None:
         loss = self.mean_loss(record)
         self.losses.append(loss)
-        watched = record.validation_loss if self.held_out else loss
+        watched: float | None = loss
+        if self.held_out:
+            watched = None if record.validation_loss is None else record.validation_loss / self.members
         if watched is None or not math.isfinite(watched):
             watched = float("inf")
         self.unchanged = 0 if watched <= self.best - self.tol else self.unchanged + 1
@@ -50,6 +60,6 @@ class Plateau:
     def mean_loss(self, record: Record) -> float:
         """The loss of a sample."""
         if self.samples is not None:
-            return record.loss / self.samples
+            return record.loss / (self.samples * self.members)
         assert record.train_loss is not None  # the full-batch method evaluates every iteration
         return record.train_loss

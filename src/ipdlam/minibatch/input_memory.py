@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -136,6 +137,109 @@ class InputMemory:
             return (a * image).sum(1)
         whole: Tensor = torch.linalg.vector_norm(a, dim=1)
         return whole.square_().sub_(image.square() @ self.shrink).div_(self.damping)
+
+
+class BlockMemory:
+    """An :class:`InputMemory` for each block of a layer's inputs; ``B`` and ``a`` have a matrix for each of them."""
+
+    def __init__(
+        self,
+        blocks: int,
+        width: int,
+        rank: int,
+        proximity: float,
+        centred: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.each = [InputMemory(width, rank, proximity, centred, dtype, device) for _ in range(blocks)]
+        self.centred, self.is_narrow = centred, self.each[0].is_narrow
+        self.freedom = 0.0  # of a block, on average
+        self.stacked = {
+            name: torch.stack([one.tensors()[name] for one in self.each]) for name in self.each[0].tensors()
+        }
+        self._inverse: Tensor | None = None
+        self._share()
+
+    def _share(self) -> None:
+        """What one memory holds is a part of what all of them hold, in place."""
+        for name, tensor in self.stacked.items():
+            for one, own in zip(self.each, tensor, strict=True):
+                setattr(one, name, own)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Out of a pickle, parts come as tensors of their own."""
+        self.__dict__.update(state)
+        self._share()
+
+    @property
+    def samples(self) -> float:
+        """What the running averages stand for, of every block alike."""
+        return self.each[0].samples
+
+    @samples.setter
+    def samples(self, samples: float) -> None:
+        for one in self.each:
+            one.samples = samples
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean inputs of each block."""
+        return self.stacked["mean"]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it remembers, but for :attr:`samples`."""
+        return self.stacked
+
+    def remember(
+        self, a: Tensor, share: Tensor | None, samples: float | None = None, *, rows: int, past: bool = True
+    ) -> None:
+        """As :meth:`InputMemory.remember`, block by block."""
+        for one, own in zip(self.each, a, strict=True):
+            one.remember(own, share, samples, rows=rows, past=past)
+
+    def sums(self) -> list[Tensor]:
+        """What is to be summed over processes after :meth:`remember`."""
+        return [tensor for one in self.each for tensor in one.sums()]
+
+    def put_back(self, sums: list[Tensor]) -> None:
+        """Take the :meth:`sums` over all processes for the averages."""
+        count = len(sums) // len(self.each)
+        for number, one in enumerate(self.each):
+            one.put_back(sums[number * count : (number + 1) * count])
+
+    def refresh(self) -> None:
+        """Make all metrics anew."""
+        for one in self.each:
+            one.refresh()
+        self.freedom = sum(one.freedom for one in self.each) / len(self.each)
+        self._inverse = None
+
+    def inverse(self) -> Tensor:
+        """Every ``M^-1`` as a matrix."""
+        if self._inverse is None:
+            self._inverse = torch.stack([one.inverse() for one in self.each])
+        return self._inverse
+
+    def image(self, B: Tensor) -> Tensor:
+        """As :meth:`InputMemory.image`."""
+        return torch.bmm(B, self.inverse() if self.is_narrow else self.stacked["U"])
+
+    def solve(self, B: Tensor, image: Tensor | None = None) -> Tensor:
+        """As :meth:`InputMemory.solve`."""
+        image = self.image(B) if image is None else image
+        if self.is_narrow:
+            return image
+        known = torch.bmm(image * self.stacked["shrink"].unsqueeze(1), self.stacked["U"].mT)
+        return (B - known).div_(self.stacked["damping"].unsqueeze(1))
+
+    def leverage(self, a: Tensor, image: Tensor) -> Tensor:
+        """As :meth:`InputMemory.leverage`."""
+        if self.is_narrow:
+            return (a * image).sum(2)
+        whole: Tensor = torch.linalg.vector_norm(a, dim=2).square_()
+        known = (image.square() @ self.stacked["shrink"].unsqueeze(2)).squeeze(2)
+        return whole.sub_(known).div_(self.stacked["damping"])
 
 
 class WordMemory:

@@ -41,17 +41,17 @@ from ipdlam import defaults
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import SolveError
 from ipdlam.minibatch.batch import Measure, Part, part_of
-from ipdlam.minibatch.input_memory import InputMemory, WordMemory
+from ipdlam.minibatch.input_memory import BlockMemory, InputMemory, WordMemory
 from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
 from ipdlam.minibatch.schedule import StepSchedule
 from ipdlam.minibatch.sweep import output_change, sweep
 from ipdlam.network.arithmetic import PLAIN, Products, check_precision
 from ipdlam.network.graph import Graph, Pass, as_drawing
-from ipdlam.network.layers import EmbeddingNode, LayerNode
+from ipdlam.network.layers import EmbeddingNode, LayerNode, LinearNode
 from ipdlam.network.linalg import all_finite
 from ipdlam.network.nodes import Node
 from ipdlam.network.samples import Samples
-from ipdlam.prox import LOSSES, Loss, Squared
+from ipdlam.prox import LOSSES, Loss
 from ipdlam.prox.registry import describe
 
 SCHEDULE = StepSchedule()
@@ -73,6 +73,9 @@ GROWN_BATCHES = 1000  # the same where nothing is planned
 LEVELLING = 0.2  # of the products of a step: what levelled moves may cost
 LEVEL_STEPS = 5
 FADING = 0.2  # where the outputs' targets are nearer than this part of their first distance, steps become shorter
+
+
+Memory = InputMemory | BlockMemory | WordMemory
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ class Direction:
         if self.left is None:
             move.mul_(keep).add_(self.right, alpha=new)
         else:
-            self.products.add_mm(move, self.left.mT, self.right, keep, new)
+            blocks = move if self.left.ndim == 2 else move.view(len(self.left), -1, move.shape[1])
+            self.products.add_mm(blocks, self.left.mT, self.right, keep, new)
 
     def scaled(self, factor: float) -> Direction:
         """The same one, shorter or longer."""
@@ -131,13 +135,14 @@ class Direction:
         """The same one as a matrix of its own."""
         if self.left is None:
             return self
-        return Direction(None, self.products.mm(self.left.mT, self.right), self.bias)
+        return Direction(None, as_rows(self.products.mm(self.left.mT, self.right)), self.bias)
 
     def applied(self, layer: LayerNode, x: Tensor, kept: Any) -> Tensor:
         """What it does to the outputs of its layer at the inputs ``x``."""
         if self.left is None:
             return layer.effect(x, kept, self.right, self.bias)
-        moved = (x @ self.right.mT) @ self.left
+        assert isinstance(layer, LinearNode)
+        moved = layer.merge((layer.split(x) @ self.right.mT) @ self.left)
         return moved if self.bias is None else moved.add_(self.bias)
 
 
@@ -146,7 +151,7 @@ class Stepper:
 
     def __init__(self, network: Graph, settings: StepSettings, seed: int = 0) -> None:
         self.network, self.settings = network, settings
-        self.memories: dict[int, InputMemory | WordMemory] = {
+        self.memories: dict[int, Memory] = {
             l: make_memory(layer, settings, *self._kind())
             for l, layer in enumerate(network.layers, start=1)
             if has_memory(layer)
@@ -299,7 +304,7 @@ class Stepper:
         weight. So the penalty grows over the plan, or where nothing is planned, over the first batches.
         """
         settings = self.settings
-        if isinstance(settings.loss, Squared):  # whose envelope is the loss itself, up to a factor
+        if settings.loss.is_own_envelope:  # whose envelope is the loss itself, up to a factor
             return settings.penalty * (1.0 + settings.proximity)
         unplanned = (self.batches - self.rise_from) / GROWN_BATCHES if progress == 0.0 else 0.0
         growth = math.pow(settings.penalty_growth, min(1.0, max(progress / GROWN_BY, unplanned)))
@@ -371,7 +376,7 @@ class Stepper:
             x = passed.inputs(layer)[0]
             positions = part.positions if self.network.is_of_samples(layer) else None
             a = layer.memory_rows(x, self.batches, part.rows, positions)
-            each = max(1, len(a) // max(1, len(x)))  # rows of one sample
+            each = max(1, a.shape[-2 if a.ndim > 1 else 0] // max(1, len(x)))  # rows of one sample
             share = None if len(x) != part.rows and part.positions is None else part.share
             if share is not None and each > 1:
                 share = share.repeat_interleave(each) / each
@@ -395,8 +400,8 @@ class Stepper:
             wish = wish * part.share.view(-1, *(1,) * (wish.ndim - 1))
         scale = 1.0 / part.rows if part.share is None else 1.0
         memory = self.memories.get(l)
-        if isinstance(memory, InputMemory) and layer.per_row and x.ndim == 2:
-            return self._matrix_direction(wish * scale, x, memory, layer.products)
+        if isinstance(memory, (InputMemory, BlockMemory)) and isinstance(layer, LinearNode) and x.ndim == 2:
+            return self._matrix_direction(layer.split(wish * scale), layer.split(x), memory, layer.products)
         product, total = layer.product(wish, x, kept)
         product, total = product * scale, total * scale
         bias = total if l in self.move_b else None
@@ -407,27 +412,30 @@ class Stepper:
             return Direction(None, right, total - right @ memory.mean)
         return Direction(None, product if memory is None else memory.solve(product), bias)
 
-    def _matrix_direction(self, change: Tensor, a: Tensor, memory: InputMemory, products: Products) -> Direction:
+    def _matrix_direction(
+        self, change: Tensor, a: Tensor, memory: InputMemory | BlockMemory, products: Products
+    ) -> Direction:
         """That of a Linear layer: the metric is applied to the inputs or to the product, whichever has fewer rows.
 
-        Its thin products are never narrow: ``M^-1`` is a difference, whose leading digits cancel.
+        Its thin products are never narrow: ``M^-1`` is a difference, whose leading digits cancel. Of several blocks
+        there is a matrix for each.
         """
-        centred = a - memory.mean if memory.centred else a
+        centred = a - memory.mean.unsqueeze(-2) if memory.centred else a
         image = memory.image(centred)
         if memory.freedom > 0.0:
             # A sample far out would be fitted at any price, and change what all others get.
             unusual = memory.leverage(centred, image).div_(OUTLYING * memory.freedom)
-            if len(a) and float(unusual.max()) > 1.0:
-                change = change / unusual.clamp_min_(1.0).unsqueeze(1)
-        if len(a) <= change.shape[1]:
+            if unusual.numel() and float(unusual.max()) > 1.0:
+                change = change / unusual.clamp_min_(1.0).unsqueeze(-1)
+        if a.shape[-2] <= change.shape[-1]:
             left, right = change, memory.solve(centred, image)
         else:
             left, right = None, memory.solve(products.mm(change.mT, centred))
-        if not memory.centred:
-            return Direction(left, right, None, products)
-        total = change.sum(0)
-        shift = right @ memory.mean
-        return Direction(left, right, total - (shift if left is None else left.mT @ shift), products)
+        bias = None
+        if memory.centred:
+            shift = times(right, memory.mean)
+            bias = (change.sum(-2) - (shift if left is None else times(left.mT, shift))).flatten()
+        return Direction(left, right if left is not None else as_rows(right), bias, products)
 
     def _of_all(self, directions: dict[int, Direction], part: Part) -> dict[int, Direction]:
         """The directions of the whole batch: sums of those of its parts."""
@@ -571,7 +579,7 @@ def affordable(graph: Graph, positions: dict[int, int], batch: int) -> list[int]
     found: list[int] = []
     costs = {}
     for l, layer in enumerate(graph.layers, start=1):
-        if not layer.diagonal and l != graph.last and layer.steps("weight"):
+        if not layer.diagonal and layer.blocks == 1 and l != graph.last and layer.steps("weight"):
             short, long = sorted(as_matrix(layer.weight).shape)
             costs[l] = (4.0 * short * short * long + 2.0 * short**3) * LEVEL_STEPS
     for l, cost in sorted(costs.items(), key=lambda item: item[1]):
@@ -628,6 +636,16 @@ class SizesAtStart:
         return found
 
 
+def as_rows(matrices: Tensor) -> Tensor:
+    """A matrix of each block as one, with a row for each output."""
+    return matrices if matrices.ndim == 2 else matrices.flatten(0, 1)
+
+
+def times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Their product; of several blocks, that of each (as a row times a matrix, which torch does far sooner)."""
+    return matrix @ vector if vector.ndim == 1 else (vector.unsqueeze(-2) @ matrix.mT).squeeze(-2)
+
+
 def as_matrix(W: Tensor) -> Tensor:
     """A weight as a matrix with a row for each output; scales of a norm stay a vector."""
     return W if W.ndim < 3 else W.reshape(len(W), -1)
@@ -638,11 +656,10 @@ def has_memory(layer: LayerNode) -> bool:
     return layer.trains and (not layer.diagonal or isinstance(layer, EmbeddingNode))
 
 
-def make_memory(
-    layer: LayerNode, settings: StepSettings, dtype: torch.dtype, device: torch.device
-) -> InputMemory | WordMemory:
+def make_memory(layer: LayerNode, settings: StepSettings, dtype: torch.dtype, device: torch.device) -> Memory:
     """What is to be remembered of the inputs of a layer."""
     if isinstance(layer, EmbeddingNode):
         return WordMemory(layer.width, settings.proximity, dtype, device)
     centred = layer.bias is not None and layer.steps("bias")
-    return InputMemory(layer.width, settings.rank, settings.proximity, centred, dtype, device)
+    kind = layer.width, settings.rank, settings.proximity, centred, dtype, device
+    return InputMemory(*kind) if layer.blocks == 1 else BlockMemory(layer.blocks, *kind)

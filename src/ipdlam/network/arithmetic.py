@@ -50,9 +50,11 @@ class Products:
         return self.result(self.operand(A) @ self.operand(B))
 
     def add_mm(self, total: Tensor, A: Tensor, B: Tensor, keep: float, new: float) -> None:
-        """``total <- keep total + new A B``, in place."""
-        if self.narrow is None:
+        """``total <- keep total + new A B``, in place; of matrices, or of one for each block."""
+        if self.narrow is None and total.ndim == 2:
             total.addmm_(A, B, beta=keep, alpha=new)
+        elif self.narrow is None:
+            total.baddbmm_(A, B, beta=keep, alpha=new)
         else:
             total.mul_(keep).add_(self.operand(A) @ self.operand(B), alpha=new)
 

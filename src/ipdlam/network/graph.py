@@ -70,7 +70,7 @@ class Graph(ModelView):
         self.last = self._last_layer()
         self.chain = self._read_chain()
         first = self.layers[0]
-        self.inputs = first.width if self.chain is not None and isinstance(first, LinearNode) else None
+        self.inputs = first.inputs if self.chain is not None and isinstance(first, LinearNode) else None
         self._outputs = None if self.last is None else len(self.layers[self.last - 1].weight)
         self.sample_shape: tuple[int, ...] = (self.inputs or 0,)
         self.tried = False  # on samples of that shape
@@ -110,6 +110,9 @@ class Graph(ModelView):
 
     def bias(self, layer: int) -> Tensor | None:
         return self[layer].bias
+
+    def blocks(self, layer: int) -> int:
+        return self[layer].blocks
 
     def place(self, layer: int) -> str:
         return self[layer].place
@@ -373,13 +376,15 @@ class Graph(ModelView):
             if isinstance(node, LinearNode):
                 if found and found[-1]["activation"] is None:
                     found[-1]["activation"] = {"name": "Identity"}
-                inputs, outputs, bias = node.width, len(node.weight), node.bias is not None
+                inputs, outputs, bias = node.inputs, len(node.weight), node.bias is not None
                 if found and found[-1]["outputs"] != inputs:
                     before = self.layers[len(found) - 1].place
                     raise UnsupportedModelError(
                         f"{before} has {found[-1]['outputs']} outputs but {node.place} takes {inputs} inputs"
                     )
                 found.append({"inputs": inputs, "outputs": outputs, "bias": bias, "activation": None})
+                if node.blocks > 1:
+                    found[-1]["blocks"] = node.blocks
             elif isinstance(node, Activate) and found and found[-1]["activation"] is None:
                 found[-1]["activation"] = describe_activation(node.activation)
             elif not isinstance(node, Same):

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from ipdlam.errors import UnsupportedModelError
 from ipdlam.network.arithmetic import PLAIN, Products
+from ipdlam.network.blocks import BlockLinear, block_product, merge, split
 from ipdlam.network.nodes import Drawing, Node, Pulling, Wish
 
 GOLDEN = 0.6180339887498949
@@ -37,6 +38,7 @@ class LayerNode(Node):
 
     diagonal = False  # whether the metric has a number for every weight instead of a matrix
     per_row = True  # whether each row of the inputs is one row of the metric, and has one row of outputs
+    blocks = 1  # layers side by side that it is made of, each with a part of its inputs and a metric of its own
     arithmetic = PLAIN  # how the graph takes products
 
     def __init__(self, place: str, sources: Sequence[int], module: nn.Module, model: nn.Module) -> None:
@@ -126,6 +128,54 @@ class LinearNode(LayerNode):
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
         return functional.linear(x, change, shift)
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers a row of its inputs has."""
+        return self.blocks * self.width
+
+    def split(self, x: Tensor) -> Tensor:
+        """Rows of numbers, inputs or outputs, as those of every block: one more dimension where there are several."""
+        return x
+
+    def merge(self, x: Tensor) -> Tensor:
+        """The rows of every block as rows of numbers again."""
+        return x
+
+
+class BlockLinearNode(LinearNode):
+    """Linear layers side by side: rows of each block are rows of a metric of its own."""
+
+    module: BlockLinear
+
+    def __init__(self, place: str, sources: Sequence[int], module: nn.Module, model: nn.Module) -> None:
+        super().__init__(place, sources, module, model)
+        self.blocks = self.module.blocks
+
+    @property
+    def products(self) -> Products:
+        return PLAIN
+
+    def run(self, inputs: Sequence[Any], drawing: Drawing | None) -> tuple[Any, Any]:
+        return block_product(inputs[0], self.weight, self.bias, self.blocks), None
+
+    def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
+        return (merge(torch.bmm(self.split(wish), self.weight.view(self.blocks, -1, self.width))),)
+
+    def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
+        return self.split(x)
+
+    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
+        return torch.bmm(self.split(wish).mT, self.split(x)).flatten(0, 1), wish.sum(0)
+
+    def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
+        return block_product(x, change, shift, self.blocks)
+
+    def split(self, x: Tensor) -> Tensor:
+        return split(x, self.blocks)
+
+    def merge(self, x: Tensor) -> Tensor:
+        return merge(x)
 
 
 class ConvNode(LayerNode):
@@ -435,6 +485,7 @@ class EmbeddingNode(LayerNode):
 
 KINDS: dict[type[nn.Module], type[LayerNode]] = {
     nn.Linear: LinearNode,
+    BlockLinear: BlockLinearNode,
     nn.Conv1d: ConvNode,
     nn.Conv2d: ConvNode,
     nn.BatchNorm1d: BatchNormNode,

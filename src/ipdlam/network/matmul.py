@@ -23,7 +23,7 @@ USUAL, FAST = "usual", "fast"
 ROUTINES = (USUAL, FAST)  # MKL's, and oneDNN's
 TORCH_NAMES = {USUAL: "highest", FAST: "medium"}
 
-LEAST_WEIGHT = 1 << 16  # numbers of the largest layer: with smaller ones the fast routine gains nothing
+LEAST_WEIGHT = 1 << 16  # numbers of the largest matrix of a layer: with smaller ones the fast routine gains nothing
 SIDES = (256, 512)  # of the matrices that are timed
 ROUNDS = 6
 FASTER = 1.2  # times as fast as the usual routine has to be exceeded: noise must not decide
@@ -34,7 +34,8 @@ def routine_for(network: ModelView) -> str:
     """The routine for a new run of such a model."""
     if network.dtype != torch.float32 or network.device.type != "cpu":
         return USUAL
-    if max(network.weight(l).numel() for l in network.numbers) < LEAST_WEIGHT or not _is_untouched():
+    largest = max(network.weight(l).numel() // network.blocks(l) for l in network.numbers)
+    if largest < LEAST_WEIGHT or not _is_untouched():
         return USUAL
     return FAST if fast_is_exact() and speed_up(torch.get_num_threads()) > FASTER else USUAL
 

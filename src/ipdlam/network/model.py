@@ -84,6 +84,10 @@ class ModelView(ABC):
     def try_on(self, X: Tensor) -> None:  # noqa: B027 (a perceptron has said it all)
         """Refuse samples that the model cannot take, before any work."""
 
+    def blocks(self, layer: int) -> int:
+        """How many matrices that do not see each other ``W_l`` is made of."""
+        return 1
+
     def place(self, layer: int) -> str:
         """Where the layer stands in the model, for messages."""
         return f"layer {layer}"

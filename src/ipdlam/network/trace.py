@@ -122,7 +122,7 @@ GRAD = "ipdlam_grad"  # what is known about a traced node: whether torch would h
 
 
 class Tracer(fx.Tracer):
-    """One that does not look into activations that the registry knows, and leaves models of other threads alone."""
+    """One that leaves alone models of other threads, and what is in layers and activations that the registries know."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Tracer(fx.Tracer):
         return node
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = any(type(m) is getattr(kind, "module", None) for kind in ACTIVATIONS.values())
+        known = type(m) in KINDS or any(type(m) is getattr(kind, "module", None) for kind in ACTIVATIONS.values())
         return known or super().is_leaf_module(m, module_qualified_name)
 
 

@@ -1,8 +1,9 @@
 """Proximal operators of activations, losses and regularisers; the registries are open to users.
 
 ``base`` says what an operator is, ``activations`` (with ``smooth``, ``curves`` and their solvers ``newton``, ``search``
-and ``scan``), ``losses`` (with ``softmax``) and ``regularizers`` hold them, ``registry`` finds them by name, and
-``certificate`` checks one of your own. Imported here: the checks. Begin with ``base``.
+and ``scan``), ``losses`` (with ``softmax``, and ``members`` for several networks) and ``regularizers`` hold them,
+``registry`` finds them by name, and ``certificate`` checks one of your own. Imported here: the checks. Begin with
+``base``.
 """
 
 from ipdlam.prox.activations import (

@@ -90,6 +90,11 @@ class Loss(ABC):
     ``targets`` are what :meth:`encode` makes of class labels, or real targets of the shape of ``x``.
     """
 
+    @property
+    def is_own_envelope(self) -> bool:
+        """Whether its Moreau envelope is the loss itself, up to a factor."""
+        return False
+
     @abstractmethod
     def value(self, targets: Tensor, x: Tensor) -> Tensor:
         """The loss of every sample: shape ``(N, d)`` in, ``(N,)`` out."""

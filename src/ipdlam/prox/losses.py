@@ -24,6 +24,10 @@ class Squared(Loss):
     tensor([[0.2500]])
     """
 
+    @property
+    def is_own_envelope(self) -> bool:
+        return True
+
     def value(self, targets: Tensor, x: Tensor) -> Tensor:
         return 0.5 * (x - targets).square().sum(-1)
 
