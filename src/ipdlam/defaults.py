@@ -18,7 +18,7 @@ ORDER = "reverse"
 
 # Of mini-batches; the second for models that are more than perceptrons.
 PERCEPTRON, NETWORK = {"step": 0.5, "proximity": 3.0}, {"step": 0.25, "proximity": 1.0}
-RANK = 64
+RANK, OUTPUT_RANK = 64, 64
 WEIGHT_DECAY = 0.0
 PRECISION = "float32"  # of the large products
 ENVELOPE_GROWTH = 1e4  # what rho grows by on mini-batches, until the envelope is the loss

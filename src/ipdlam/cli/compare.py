@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ipdlam.training.history import Record
 
 WIDTH = 80  # that the table has at the most
-MINIBATCH = ("step", "rank", "weight_decay")  # settings of that method alone
+MINIBATCH = ("step", "rank", "output_rank", "weight_decay")  # settings of that method alone
 SETTINGS = (
     *("data", "data_dir", "offline", "label", "drop", "categories", "task", "validation", "standardize", "limit"),
     *("hidden", "activation", "initialisation", "dtype", "loss", "regularizer", "regularizer_strength", "inertia"),

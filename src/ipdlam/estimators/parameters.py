@@ -164,7 +164,9 @@ class Parameters(BaseEstimator):
         if samples is not None:
             usual = min(self._decay_of_a_sample() / samples**1.5, self.decays[1])
         usual *= min(1.0, batch_rows / defaults.BATCH_SIZE_OF_FEW)
-        return {**self._settings(), "step": self.step, "weight_decay": usual if self.alpha is None else self.alpha}
+        decay = usual if self.alpha is None else self.alpha
+        # The output side of the metric has not been tried on tables.
+        return {**self._settings(), "step": self.step, "weight_decay": decay, "output_rank": 0}
 
     def _decay_of_a_sample(self) -> float:
         """What alpha=None stands for with one sample, were it not bounded."""

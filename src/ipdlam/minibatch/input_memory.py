@@ -1,4 +1,4 @@
-"""The memory of a layer's inputs, and the metric it gives the weights: the proximal term of the mini-batch method."""
+"""The memories of a layer's inputs and wishes, and the metric they give its weights: mini-batches' proximal term."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ipdlam.network.linalg import add_symmetric_product, complete_symmetric, fil
 
 REMEMBERED_BATCHES = 20  # how many of the batches that are looked at the memory reaches back
 REMEMBERED_SAMPLES = 4096  # and no fewer samples than these, however small the batches
+WISHES_NEEDED = 8  # for every direction that a metric of them knows
+OUTPUT_DAMPING = 0.1  # of the mean square of the wishes for an output
 FLOOR = 1e-3  # of the mean square: the least damping, where the inputs do not vary (a single sample)
 
 
@@ -137,6 +139,24 @@ class InputMemory:
             return (a * image).sum(1)
         whole: Tensor = torch.linalg.vector_norm(a, dim=1)
         return whole.square_().sub_(image.square() @ self.shrink).div_(self.damping)
+
+
+class WishMemory(InputMemory):
+    """A running second moment of the wishes for a hidden layer's outputs, and the root of the metric ``D`` it gives.
+
+    Outputs whose wishes go together pull in few directions, and all else the layer could learn is left behind. The
+    other side of the metric of its weights, ``D^(1/2)``, evens that out half-way.
+    """
+
+    def __init__(self, width: int, rank: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(width, rank, OUTPUT_DAMPING, False, dtype, device)
+
+    def evened(self, wishes: Tensor) -> Tensor:
+        """``wishes D^(-1/2)``, but for a factor: the length of steps is measured. The wishes, where few were seen."""
+        if self.samples < WISHES_NEEDED * self.rank:
+            return wishes
+        less = 1.0 - (1.0 - self.shrink).sqrt()  # along U; shrink is 1 less a ratio of eigenvalues, and so below 1
+        return torch.addmm(wishes, (wishes @ self.U) * less, self.U.mT, alpha=-1.0)
 
 
 class BlockMemory:

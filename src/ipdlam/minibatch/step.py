@@ -5,8 +5,9 @@ Each layer's weights take a step along the minimiser of a proximal least-squares
 
     N_l = argmin_D  -<D, (z_l* - z_l)^T a_(l-1) / m> + <D, D M_l> / 2  =  (z_l* - z_l)^T a_(l-1) M_l^-1 / m,
 
-with ``a_(l-1)`` centred where there is a bias to make up for the mean. What that step does to the layer's outputs is
-measured, and sets its length: see :meth:`Stepper.length`.
+with ``a_(l-1)`` centred where there is a bias to make up for the mean. In wide hidden layers of a perceptron the metric
+has a side for the outputs, too: ``(z_l* - z_l) D_l^(-1/2)`` stands for ``z_l* - z_l`` there. What that step does to the
+layer's outputs is measured, and sets its length: see :meth:`Stepper.length`.
 
 Several processes hold some of a batch's samples each. ``N_l`` is a sum over samples, so what a process works out is its
 own part of it, and the rest is done by all of them alike. With p of them, a meeting of 24 p bytes
@@ -20,7 +21,8 @@ own part of it, and the rest is done by all of them alike. With p of them, a mee
 and now and then some more: sizes of what layers give and activations are given in the first one (8 p (2 L - 1) bytes),
 what the other steps do in the first ten
 and every eighth (8 p L bytes, for L > 1), the memory of inputs in the first four, every eighth, and every 17th after
-the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)) bytes). Without bias a layer has no d_l, nor the
+the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)) bytes), and with them that of wishes (a meeting
+and e sum_l d_l (d_l + 1) / 2 bytes, for hidden layers of a perceptron). Without bias a layer has no d_l, nor the
 last d_(l-1). Before that, batches that processes give (of loaders, of ``step``) take a meeting, and so do sample
 weights, and one more where steps are measured. The ``N_l`` are sent in the model's precision, in which they are worked
 out: float64 would double the traffic and make no digit better. All processes get the same bits of a sum, and what
@@ -41,7 +43,7 @@ from ipdlam import defaults
 from ipdlam.checks import check_integer, check_number
 from ipdlam.errors import SolveError
 from ipdlam.minibatch.batch import Measure, Part, part_of
-from ipdlam.minibatch.input_memory import BlockMemory, InputMemory, WordMemory
+from ipdlam.minibatch.input_memory import BlockMemory, InputMemory, WishMemory, WordMemory
 from ipdlam.minibatch.rescale import CONSTANT, knows_something, rescale
 from ipdlam.minibatch.schedule import StepSchedule
 from ipdlam.minibatch.sweep import output_change, sweep
@@ -91,6 +93,7 @@ class StepSettings:
     weight_decay: float
     penalty_growth: float = 1.0  # what rho is multiplied by over the plan
     precision: str = defaults.PRECISION  # of the large products
+    output_rank: int = defaults.OUTPUT_RANK
 
     def __post_init__(self) -> None:
         check_number("step", self.step, low=0.0, high=LARGEST, strict=True)
@@ -102,6 +105,7 @@ class StepSettings:
             raise ValueError(f"inertia must be below 1, got {self.inertia!r}")
         check_number("penalty_growth", self.penalty_growth, low=1.0, high=1e9)
         check_integer("rank", self.rank, 1)
+        check_integer("output_rank", self.output_rank, 0)
         check_precision(self.precision)
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,6 +160,11 @@ class Stepper:
             for l, layer in enumerate(network.layers, start=1)
             if has_memory(layer)
         }
+        self.wish_memories = {
+            l: WishMemory(len(network.weight(l)), settings.output_rank, *self._kind())
+            for l in (network.numbers if settings.output_rank else ())
+            if is_evened(network, l, settings.output_rank)
+        }
         W, b, _ = network.read()
         # W - W_previous as a matrix, but for its length; what is frozen has none
         self.move_W = {l: torch.zeros_like(as_matrix(w)) for l, w in W.items() if network[l].steps("weight")}
@@ -185,6 +194,8 @@ class Stepper:
         found |= {f"move.b{l}": move for l, move in self.move_b.items()}
         for l, memory in self.memories.items():
             found |= {f"memory{l}.{name}": tensor for name, tensor in memory.tensors().items()}
+        for l, memory in self.wish_memories.items():
+            found |= {f"wishes{l}.{name}": tensor for name, tensor in memory.tensors().items()}
         return found if self.draws is None else {**found, "draws": self.draws}
 
     def counters(self) -> dict[str, Any]:
@@ -203,6 +214,7 @@ class Stepper:
             "distance": self.distance,
             "remembered": [memory.samples for memory in self.memories.values()],
             "freedom": [memory.freedom for memory in self.memories.values()],
+            "wishes": [memory.samples for memory in self.wish_memories.values()],
         }
 
     def restore(self, counters: dict[str, Any]) -> None:
@@ -214,11 +226,11 @@ class Stepper:
         self.rows = check_number("rows", counters["rows"], low=0.0)
         self.distance = check_number("distance", counters["distance"], low=0.0)
         # Perceptrons were saved without reaches: what their activations are given are the outputs of layers.
-        given = {"reaches": counters["sizes"][:-1], **counters}
+        given = {"reaches": counters["sizes"][:-1], "wishes": [], **counters}
         found: dict[str, list[float]] = {}
         for name, wanted in (
             ("sizes", len(self.sizes)), ("reaches", len(self.reaches)), ("norms", len(self.norms)),
-            ("remembered", len(self.memories)), ("freedom", len(self.memories)),
+            ("remembered", len(self.memories)), ("freedom", len(self.memories)), ("wishes", len(self.wish_memories)),
         ):  # fmt: skip
             if len(given[name]) != wanted:
                 raise ValueError(f"it has {len(given[name])} {name} for {wanted} layers")
@@ -231,6 +243,8 @@ class Stepper:
         }
         for memory, samples, freedom in zip(self.memories.values(), found["remembered"], found["freedom"], strict=True):
             memory.samples, memory.freedom = samples, freedom
+        for wished, samples in zip(self.wish_memories.values(), found["wishes"], strict=True):
+            wished.samples = samples
 
     def update(self, batch: Samples, progress: float) -> float:
         """Step the model's weights in place; the mean loss of the batch before.
@@ -268,11 +282,15 @@ class Stepper:
         self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
         counts = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
         directions: dict[int, Direction] = {}
+        wishes: dict[int, Tensor] = {}  # that are to be remembered
 
         def receive(l: int, wish: Tensor) -> None:
             directions[l] = self._direction(l, wish, passed, part)
+            if l in self.wish_memories and self._remembers_now:
+                wishes[l] = wish
 
         sweep(graph, passed, first, settings.proximity, self.reaches, part, receive)
+        self._remember_wishes(wishes, part, samples)
         directions = self._of_all(directions, part)
         self._measured(directions, passed, part, counts)
         for l, direction in directions.items():
@@ -366,8 +384,7 @@ class Stepper:
 
     def _remember(self, passed: Pass, part: Part, samples: float) -> None:
         """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
-        early = self.batches < EARLY
-        if self.batches >= ALL_AT_FIRST and self.batches % (REMEMBER_EARLY if early else REMEMBER_EVERY):
+        if not self._remembers_now:
             return
         for l, memory in self.memories.items():
             layer = self.network[l]
@@ -386,9 +403,32 @@ class Stepper:
             part.group.sum_(*(tensor for own in sums.values() for tensor in own))
             for l, summed in sums.items():
                 self.memories[l].put_back(summed)
-        if early or self.batches % REFRESH_EVERY == 0:
+        if self._refreshes_now:
             for memory in self.memories.values():
                 memory.refresh()
+
+    def _remember_wishes(self, wishes: dict[int, Tensor], part: Part, samples: float) -> None:
+        """The same for the wishes of a sweep, which count from the next batch on."""
+        for l, wish in wishes.items():
+            self.wish_memories[l].remember(wish, part.share, samples, rows=part.rows, past=part.group.is_first)
+        if part.group.size > 1 and wishes:
+            sums = {l: self.wish_memories[l].sums() for l in wishes}
+            part.group.sum_(*(tensor for own in sums.values() for tensor in own))
+            for l, summed in sums.items():
+                self.wish_memories[l].put_back(summed)
+        if self._refreshes_now:
+            for l in wishes:
+                self.wish_memories[l].refresh()
+
+    @property
+    def _remembers_now(self) -> bool:
+        every = REMEMBER_EARLY if self.batches < EARLY else REMEMBER_EVERY
+        return self.batches < ALL_AT_FIRST or self.batches % every == 0
+
+    @property
+    def _refreshes_now(self) -> bool:
+        """Of the batches that are remembered."""
+        return self.batches < EARLY or self.batches % REFRESH_EVERY == 0
 
     def _direction(self, l: int, wish: Tensor, passed: Pass, part: Part) -> Direction:
         """``N_l``, given ``z_l* - z_l``."""
@@ -398,6 +438,8 @@ class Stepper:
         if part.share is not None:
             refuse_weights(layer, len(wish), part)
             wish = wish * part.share.view(-1, *(1,) * (wish.ndim - 1))
+        if l in self.wish_memories:
+            wish = self.wish_memories[l].evened(wish)
         scale = 1.0 / part.rows if part.share is None else 1.0
         memory = self.memories.get(l)
         if isinstance(memory, (InputMemory, BlockMemory)) and isinstance(layer, LinearNode) and x.ndim == 2:
@@ -649,6 +691,13 @@ def times(matrix: Tensor, vector: Tensor) -> Tensor:
 def as_matrix(W: Tensor) -> Tensor:
     """A weight as a matrix with a row for each output; scales of a norm stay a vector."""
     return W if W.ndim < 3 else W.reshape(len(W), -1)
+
+
+def is_evened(graph: Graph, l: int, rank: int) -> bool:
+    """Whether the metric of a layer has an output side: a hidden layer of a perceptron with more outputs than that."""
+    layer = graph[l]
+    wide = graph.chain is not None and l != graph.last and len(layer.weight) > rank
+    return wide and layer.blocks == 1 and layer.steps("weight")
 
 
 def has_memory(layer: LayerNode) -> bool:

@@ -80,6 +80,9 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         its own envelope, up to a factor, and its penalty does not grow.
     rank
         How many directions of a layer's inputs the metric knows.
+    output_rank
+        The same of the wishes for the outputs of a perceptron's hidden layers, if these have more outputs than that; 0
+        leaves that side of the metric out.
     weight_decay
         A batch shrinks the weights by this part of its step.
     batch_size
@@ -127,6 +130,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
         penalty: float = defaults.PENALTY,
         penalty_growth: float = defaults.ENVELOPE_GROWTH,
         rank: int = defaults.RANK,
+        output_rank: int = defaults.OUTPUT_RANK,
         weight_decay: float = defaults.WEIGHT_DECAY,
         batch_size: int | None = None,
         seed: int = 0,
@@ -144,7 +148,7 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
             usual["proximity"] if proximity is None else proximity,
         )
         self.settings = StepSettings(
-            self.loss, step, inertia, proximity, penalty, rank, weight_decay, penalty_growth, precision
+            self.loss, step, inertia, proximity, penalty, rank, weight_decay, penalty_growth, precision, output_rank
         )
         refuse_precision(precision, self.network.dtype)
         warn_where_idle(precision, (layer.weight for layer in self.network.layers))
@@ -259,12 +263,14 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
 
     @classmethod
     def _completed(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        # The penalty did not grow, and products were full, before these settings were there.
-        return {"penalty_growth": 1.0, "precision": defaults.PRECISION, **settings}
+        # The penalty did not grow, products were full and metrics had one side before these settings were there.
+        return {"penalty_growth": 1.0, "precision": defaults.PRECISION, "output_rank": 0, **settings}
 
     def _go_on_as_before(self, settings: dict[str, Any]) -> None:
         if "penalty_growth" not in settings:
             self.settings = dataclasses.replace(self.settings, penalty_growth=1.0)
+        if "output_rank" not in settings:
+            self.settings = dataclasses.replace(self.settings, output_rank=0)
 
     def _described(self) -> dict[str, Any]:
         """The settings, to be compared; a loss that no registry knows by its class."""

@@ -43,6 +43,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "batch_size": None,  # as suits the number of samples
         "step": defaults.PERCEPTRON["step"],
         "rank": defaults.RANK,
+        "output_rank": defaults.OUTPUT_RANK,
         "weight_decay": defaults.WEIGHT_DECAY,
         "precision": defaults.PRECISION,
         "epochs": defaults.EPOCHS,
@@ -120,6 +121,7 @@ WHOLE = {
 }  # the least that a setting may be
 NOT_NEGATIVE = (
     *("regularizer_strength", "proximity", "penalty", "penalty_growth", "penalty_max", "step", "weight_decay"),
+    "output_rank",
 )
 MOST = {"seed": 2**64 - 1, "threads": 1024}  # beyond these torch overflows, or ends the process
 
@@ -209,6 +211,9 @@ class TrainConfig:
         f"[default: {defaults.PERCEPTRON['step']:g}; {defaults.NETWORK['step']:g} for a --network]",
     )
     rank: int | None = setting(None, METHOD, "of minibatch: how many directions of a layer's inputs its metric knows")
+    output_rank: int | None = setting(
+        None, METHOD, "of minibatch: the same of the wishes for a hidden layer's outputs; 0 for none"
+    )
     weight_decay: float | None = setting(None, METHOD, "of minibatch: its part of a step shrinks the weights")
     precision: str | None = setting(
         None, METHOD, f"of minibatch: that of the operands of large products: {', '.join(PRECISIONS)}"
