@@ -11,6 +11,8 @@ from torch import nn
 import ipdlam
 from ipdlam import CheckpointError
 from ipdlam.network import matmul
+from ipdlam.network.blocks import BlockLinear
+from ipdlam.network.graph import Graph
 from ipdlam.network.matmul import FAST, USUAL, multiplying, routine_for, usable
 from ipdlam.network.mlp import Network
 from problems import assert_same_runs, make_data, make_model
@@ -69,6 +71,9 @@ def test_only_large_float32_networks_on_the_processor(fast):
     assert routine_for(Network(model(dtype=torch.float64))) == USUAL
     assert routine_for(Network(model(widths=(255, 256, 256)))) == FAST  # the largest layer counts
     assert routine_for(Network(model(widths=(255, 256, 3)))) == USUAL
+    for width, routine in ((255, USUAL), (256, FAST)):  # blocks are multiplied one by one
+        blocks = nn.Sequential(nn.Linear(5, 2 * width), nn.ReLU(), BlockLinear(2, width, 256, torch.float32))
+        assert routine_for(Graph(blocks)) == routine
 
 
 def test_not_where_it_gains_little(fast, slow):
