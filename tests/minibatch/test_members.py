@@ -59,7 +59,7 @@ def doubled(y, members):
 def test_copies_side_by_side_learn_what_one_learns_alone(loss, hidden, rank, batch, weighted):
     (X, y), members = data(loss), 3
     weight = normal(len(X), seed=7).abs() + 0.1 if weighted else None
-    settings = {"rank": rank, "batch_size": batch, "weight_decay": 0.01, "start": "rescale"}
+    settings = {"rank": rank, "output_rank": 0, "batch_size": batch, "weight_decay": 0.01, "start": "rescale"}
     alone = network(hidden=hidden)
     whole = together([copy.deepcopy(alone) for _ in range(members)])
     one = MiniBatchIPDLAM(alone, loss=loss, **settings).fit(X, y, sample_weight=weight, epochs=6)
