@@ -93,7 +93,7 @@ def trainer_of(given, rank=0):
     """The trainer of a case; only rank 0 has the weights that count."""
     if given["picture"] is not None:
         model = convolutions_of(given, rank)
-        return ipdlam.MiniBatchIPDLAM(model, loss=given["loss"], **{"rank": 4, **given["settings"]})
+        return ipdlam.MiniBatchIPDLAM(model, loss=given["loss"], **{"rank": 4, "output_rank": 2, **given["settings"]})
     model = make_model(given["widths"], given["activation"], seed=rank, dtype=getattr(torch, given["dtype"]))
     for module in model:
         if isinstance(module, nn.Linear):
@@ -101,7 +101,7 @@ def trainer_of(given, rank=0):
                 module.weight.mul_(given["scale"])
             if not given["bias"]:
                 module.bias = None
-    return ipdlam.MiniBatchIPDLAM(model, loss=given["loss"], **{"rank": 4, **given["settings"]})
+    return ipdlam.MiniBatchIPDLAM(model, loss=given["loss"], **{"rank": 4, "output_rank": 2, **given["settings"]})
 
 
 def counts_of(given, size):

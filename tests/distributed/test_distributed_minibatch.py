@@ -190,6 +190,8 @@ def expected_bytes(size, batch, widths, number_bytes, weighted):
         found += 8 * size * (2 * layers - 1)
     if batch < 4 or batch % (8 if batch < 51 else 17) == 0:
         found += meeting + number_bytes * sum(d * (d + 1) // 2 + d for d, _ in pairs)
+        if layers > 1:
+            found += meeting + number_bytes * sum(d * (d + 1) // 2 for d in widths[1:-1])
     found += meeting + number_bytes * sum(outputs * inputs + outputs for inputs, outputs in pairs)
     found += meeting + (8 * size * layers if measures and layers > 1 else 0)
     return found + (meeting if weighted and measures and layers > 1 else 0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from certify import normal, uniform
-from ipdlam.minibatch.input_memory import REMEMBERED_SAMPLES, InputMemory
+from ipdlam.minibatch.input_memory import OUTPUT_DAMPING, REMEMBERED_SAMPLES, WISHES_NEEDED, InputMemory, WishMemory
 from ipdlam.network.linalg import complete_symmetric
 
 CPU = torch.device("cpu")
@@ -178,3 +178,39 @@ def test_its_size_does_not_depend_on_how_much_it_has_seen():
         kept.refresh()
     assert {name: tensor.shape for name, tensor in kept.tensors().items()} == before
     assert sum(tensor.numel() for tensor in kept.tensors().values()) == 9 + 81 + 27 + 3 + 1
+
+
+# --- the output side --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_wishes_are_evened_by_the_root_of_their_own_metric(rank):
+    kept, wishes = WishMemory(6, rank, torch.float64, CPU), inputs(400)
+    for _ in range(30):  # the subspace settles
+        kept.remember(wishes, None)
+        kept.refresh()
+    values, vectors = torch.linalg.eigh(metric(kept))
+    expected = wishes @ (vectors * values.rsqrt()) @ vectors.mT * kept.damping.sqrt()
+    torch.testing.assert_close(kept.evened(wishes), expected)
+    if rank == 6:  # all directions are known: what remains is the damping
+        moment = wishes.mT @ wishes / len(wishes)
+        damping = OUTPUT_DAMPING * moment.diagonal().mean()
+        torch.testing.assert_close(metric(kept), moment + damping * torch.eye(6, dtype=torch.float64))
+
+
+def test_the_strongest_direction_of_the_wishes_is_weakened_most():
+    kept, wishes = WishMemory(6, 2, torch.float64, CPU), normal(400, 6, seed=1) * torch.tensor([30.0, 3.0, 1, 1, 1, 1])
+    for _ in range(30):
+        kept.remember(wishes, None)
+        kept.refresh()
+    left = kept.evened(wishes).norm(dim=0) / wishes.norm(dim=0)
+    assert left[0] < 0.5 * left[1] < 0.5 * left[2:].min()
+
+
+def test_of_few_wishes_nothing_is_concluded():
+    kept, wishes = WishMemory(6, 2, torch.float64, CPU), inputs(2 * WISHES_NEEDED)
+    kept.remember(wishes[:-1], None)
+    kept.refresh()
+    assert kept.evened(wishes) is wishes
+    kept.remember(wishes[-1:], None)
+    assert not torch.equal(kept.evened(wishes), wishes)

@@ -347,3 +347,32 @@ def test_outputs_of_unequal_size_are_all_learned():
     with torch.no_grad():
         unexplained = (model(inputs) - targets).square().mean(0) / targets.var(0)
     assert float(unexplained.max()) < 0.1
+
+
+def test_the_output_side_is_that_of_hidden_layers_with_more_outputs_than_it_knows_directions():
+    inputs, goal, _ = learnable("squared", 3)
+
+    def trained(widths, **settings):
+        model = make_model([5, *widths, 3])
+        trainer = MiniBatchIPDLAM(model, batch_size=15, **settings)
+        trainer.fit(inputs, goal, epochs=3)
+        return [parameter.detach() for parameter in model.parameters()], trainer._state.stepper.wish_memories
+
+    plain, none = trained([9, 4], output_rank=0)
+    usual, too_narrow = trained([9, 4])
+    evened, some = trained([9, 4], output_rank=4)
+    assert (list(none), list(too_narrow), list(some)) == ([], [], [1])
+    assert all(torch.equal(a, b) for a, b in zip(plain, usual, strict=True))
+    assert not torch.equal(plain[0], evened[0])
+
+
+def test_frozen_layers_and_networks_that_are_no_perceptrons_have_no_output_side():
+    model = make_model([5, 9, 9, 3])
+    model[0].weight.requires_grad_(False)
+    inputs, goal, _ = learnable("squared", 3)
+    trainer = MiniBatchIPDLAM(model, batch_size=15, output_rank=2)
+    trainer.fit(inputs, goal, epochs=1)
+    assert list(trainer._state.stepper.wish_memories) == [2]
+    other = MiniBatchIPDLAM(nn.Sequential(nn.Linear(5, 9), nn.LayerNorm(9), nn.Linear(9, 3)), output_rank=2)
+    other.step(inputs.float(), goal.float())
+    assert not other._state.stepper.wish_memories

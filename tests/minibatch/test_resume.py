@@ -72,7 +72,15 @@ def ctrl_c():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("epochs", [1, 4, 8])
 def test_it_goes_on_with_the_bits_of_one_that_never_stopped(tmp_path, epochs, dtype):
-    settings = {"loss": Huber(0.7), "step": 0.3, "weight_decay": 0.01, "batch_size": 7, "seed": 5, "rank": 3}
+    settings = {
+        "loss": Huber(0.7),
+        "step": 0.3,
+        "weight_decay": 0.01,
+        "batch_size": 7,
+        "seed": 5,
+        "rank": 3,
+        "output_rank": 2,
+    }
     data = {"sample_weight": WEIGHT, "validation_data": VALIDATION}
     whole, first = (MiniBatchIPDLAM(network(dtype=dtype), **settings) for _ in range(2))
     whole.fit(X, Y, epochs=9, **data)

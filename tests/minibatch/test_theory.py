@@ -102,6 +102,19 @@ def test_in_the_limit_a_small_step_lowers_the_loss_of_its_batch(loss: str, monke
     assert after < before
 
 
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+def test_with_the_output_side_of_the_metric_it_does_so_too(loss: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(targets, "REACH", 1e-6)
+    net, (X, goal) = network(nn.ReLU), data(loss)
+    state = Stepper(net, StepSettings(LOSSES[loss](), 1e-3, 0.0, 3.0, LARGE, 64, 0.0, output_rank=2))
+    batch = Samples(X, goal, None)
+    with torch.no_grad():
+        for _ in range(8):  # from the second one on, the wishes of 16 samples are known
+            before, after = state.update(batch, 0.0), float(LOSSES[loss]().value(goal, net.model(X)).mean())
+            assert after < before
+    assert all(float(memory.shrink.max()) > 0.1 for memory in state.wish_memories.values())
+
+
 def test_one_layer_and_the_squared_loss_step_straight_to_the_damped_least_squares_solution():
     torch.manual_seed(1)
     X, goal = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 2, dtype=torch.float64)
