@@ -13,7 +13,7 @@ rate (and of what else it has) with both losses and schedules in turn, then four
 schedules, rates nearby. The trial with the best score at its end counts. Ours races twice, with its defaults and with
 12 trials.
 
-In a race all methods train on the same batches in the same order, in float32. They take turns of a quarter of an epoch,
+In a race all methods train on the same batches in the same order, in float32. They take turns of an eighth of an epoch,
 so that a noisy machine is noisy for all; the clock stops while they are evaluated. Seconds are those of the processor,
 of one thread; products are taken by the faster of torch's two float32 routines (:mod:`ipdlam.network.matmul`), for all.
 Steps descend over a planned number of epochs, and every method is run with each plan; its time to a
@@ -50,7 +50,7 @@ from race_problems import PROBLEMS, SMOKE, Problem, Split
 
 RESULTS = Path(__file__).parent.parent / "results" / "race.json"
 TRIALS = 12
-TURNS = 4  # to an epoch
+TURNS = 8  # to an epoch
 SEEDS, TUNING_SEED = (0, 1, 2), 100
 ROWS = 1000  # that are evaluated at a time
 FAILED = -1.0  # the score of a method that diverged

@@ -3,8 +3,9 @@
     IPDLAM_DATA=... python benchmarks/race_leads.py        # two seeds; writes results/race_leads.json
 
 Averaged weights (Defazio et al., 2024): steps do not descend, they start from between the last weights and their
-average, and the average is the result. An output metric, as K-FAC has: the wishes for the outputs of hidden layers are
-multiplied by a power of the inverse of their second moment. Levelled moves, as Muon has them and as we have them in
+average, and the average is the result. Other output sides of the metric than ours (a root of low rank): none, and the
+wishes for the outputs of hidden layers times a power of the inverse of their whole second moment, as K-FAC has it.
+Levelled moves, as Muon has them and as we have them in
 convolutions: the singular values of hidden layers' moves are made equal.
 """
 
@@ -125,8 +126,9 @@ LEADS: dict[str, tuple[Callable[..., Any], Settings]] = {
     "step 1, proximity 1": (Ours, {"rate": 1.0, "proximity": 1.0}),
     "averaged weights, share 0.9": (Averaged, {"share": 0.9}),
     "averaged weights, share 0.9, step 1": (Averaged, {"share": 0.9, "step": 1.0}),
-    "output metric, power 1/2, damping 0.1": (OutputMetric, {"power": 0.5, "damping": 0.1}),
-    "output metric, power 1, damping 1": (OutputMetric, {"power": 1.0, "damping": 1.0}),
+    "no output side": (Ours, {"output_rank": 0}),
+    "output side of every direction": (OutputMetric, {"power": 0.5, "damping": 0.1, "output_rank": 0}),
+    "the inverse instead of its root": (OutputMetric, {"power": 1.0, "damping": 1.0, "output_rank": 0}),
     "levelled moves": (Levelled, {}),
 }
 
@@ -150,7 +152,7 @@ def cases() -> dict[str, Problem]:
 
 
 def measure(problem: Problem, lead: str, seed: int) -> dict[str, Any]:
-    """Scores at quarters of epochs, and seconds."""
+    """Scores turn by turn, and seconds."""
     make, settings = LEADS[lead]
     data = problem.split(tuning=True)
     data = tuple(rows[:MOST] for rows in data)

@@ -32,6 +32,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -291,11 +292,12 @@ def main() -> None:
     output = options.output or RESULT
     rows = json.loads(output.read_text())["rows"] if output.exists() else []
     result = {"command": "python benchmarks/tabular.py", "environment": environment(), "rows": rows}
+    call = datetime.now().isoformat(timespec="minutes")  # seconds of different calls are not compared
     for part in options.parts or PARTS:
         for spec, make in PARTS[part](options):
             if any(row.items() >= spec.items() for row in rows):
                 continue
-            rows.append({**spec, **make()})
+            rows.append({**spec, **make(), "call": call})
             output.write_text(json.dumps(result, indent=1) + "\n")
             print(rows[-1], flush=True)
     if output == RESULT and any(row["part"] == "scores" for row in rows):
