@@ -477,8 +477,13 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     ),
     "tabular_ablation": lambda: tabular_table(
         tabular_tables.ablation_table,
-        "Mean differences to the defaults over the tables that they were chosen on, two splits each.",
+        "Mean differences to the defaults over the tables that they were chosen on, one member each, two splits each.",
         "ablation",
+    ),
+    "tabular_members": lambda: tabular_table(
+        lambda result: tabular_tables.ablation_table(result, "members"),
+        "Mean differences to the defaults over the tables that they were chosen on, two splits each.",
+        "members",
     ),
     "tabular_memory": tabular_memory,
     **{name: partial(scaling_table, name) for name in scaling_tables.TABLES},

@@ -6,6 +6,7 @@
     python benchmarks/tabular.py scores              # the comparison on tables that no default was chosen on
     python benchmarks/tabular.py --methods "ipdlam, mini-batch;MLP, adam, scaled" --splits 1
     python benchmarks/tabular.py ablation            # our defaults one by one, on the tables that they were chosen on
+    python benchmarks/tabular.py members             # the same for how many networks are averaged
     python benchmarks/tabular.py memory              # the peak memory of a fit on a million rows of 50 columns
     python benchmarks/tabular.py --scale smoke --output /tmp/tabular.json    # two small tables, seconds
 
@@ -136,7 +137,8 @@ METHODS: dict[str, dict[str, Make]] = {
 }
 SLOW = ("RealMLP-TD-S", "RealMLP-TD")
 
-# Our default, and with one thing changed: what the default was before, or what others do.
+# Our default, and with one thing changed: what the default was before, or what others do. With one member each: it is
+# the settings of a network that are compared.
 VARIANTS: dict[str, dict[str, Any]] = {  # settings, or those of each kind
     "the defaults": {},
     "mean and deviation instead of median and quartiles": {"standardize": True},
@@ -158,6 +160,9 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings, or those of each kind
     "batches of 128": {"batch_size": 128},
     "no inertia": {"inertia": 0.0},
     "early stopping": {"early_stopping": True},
+}
+MEMBERS: dict[str, dict[str, Any]] = {
+    "the defaults": {},
     "1 member": {"n_members": 1},
     "3 members for every number of samples": {"n_members": 3},
 }
@@ -222,14 +227,28 @@ def scores(options: argparse.Namespace) -> Iterator[Job]:
 
 
 def ablation(options: argparse.Namespace) -> Iterator[Job]:
-    """Our settings one by one, on the tables that the defaults were chosen on."""
+    """Our settings one by one."""
+    alone = {
+        variant: {kind: {"n_members": 1, **settings.get(kind, settings)} for kind in CHOSEN_ON}
+        for variant, settings in VARIANTS.items()
+    }
+    return variants(options, "ablation", alone)
+
+
+def members(options: argparse.Namespace) -> Iterator[Job]:
+    """How many networks are averaged."""
+    return variants(options, "members", MEMBERS)
+
+
+def variants(options: argparse.Namespace, part: str, changes: dict[str, dict[str, Any]]) -> Iterator[Job]:
+    """Settings on the tables that the defaults were chosen on."""
     smoke = options.scale == "smoke"
-    for variant, settings in list(VARIANTS.items())[: 2 if smoke else None]:
+    for variant, settings in list(changes.items())[: 2 if smoke else None]:
         for kind, tables in CHOSEN_ON.items():
             make = IPDLAMClassifier if kind == "classes" else IPDLAMRegressor
             for name in ["iris" if kind == "classes" else "diabetes"] if smoke else tables:
                 for split in ABLATION_SPLITS[: 1 if smoke else None]:
-                    spec = {"part": "ablation", "kind": kind, "table": name, "method": variant, "split": split}
+                    spec = {"part": part, "kind": kind, "table": name, "method": variant, "split": split}
                     yield (
                         spec,
                         lambda kind=kind, load=tables[name], split=split, make=make, settings=settings: measure(
@@ -265,7 +284,7 @@ def fit(rows: int, dtype: str) -> None:
     print(json.dumps(figures))
 
 
-PARTS = {"scores": scores, "ablation": ablation, "memory": memory}
+PARTS = {"scores": scores, "ablation": ablation, "members": members, "memory": memory}
 
 
 def main() -> None:

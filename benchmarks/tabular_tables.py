@@ -145,9 +145,9 @@ def chances_table(result: dict) -> list[str]:
     return lines
 
 
-def ablation_table(result: dict) -> list[str]:
+def ablation_table(result: dict, part: str = "ablation") -> list[str]:
     """What a change of one setting does, on the tables that the defaults were chosen on."""
-    found = runs(result, "ablation")
+    found = runs(result, part)
     lines = [
         "| changed | accuracy, points | R², points | log-loss | seconds | tables better | tables worse |",
         "|---|---:|---:|---:|---:|---:|---:|",
