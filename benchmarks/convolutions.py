@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import ipdlam
+from ipdlam.minibatch import levelling
 from ipdlam.minibatch import step as stepping
 from ipdlam.minibatch.schedule import StepSchedule
 from ipdlam.network.architectures import ARCHITECTURES
@@ -196,7 +197,7 @@ class Descent:
         return usual / (1.0 - progress) * self.shape(progress) if progress < 1.0 else self.shape(1.0)
 
 
-INSIDE: dict[str, dict[str, Any]] = {  # names in the module of the step
+INSIDE: dict[str, dict[str, Any]] = {  # names in the modules of the step and of levelling
     "descent as a cosine": {"SCHEDULE": Descent(lambda progress: 0.5 + 0.5 * math.cos(math.pi * progress))},
     "descent to 0.3 instead of 0": {"SCHEDULE": Descent(lambda progress: 1.0 - 0.7 * progress)},
     "convolutions alone are levelled": {"LEVELLING": 0.02},
@@ -262,7 +263,8 @@ def ablate(output: Path, data: str, epochs: int, limit: int | None) -> None:
             with ExitStack() as changes:
                 changes.enter_context(replaced(stepping.Stepper, "update", update))
                 for inside, value in INSIDE.get(name, {}).items():
-                    changes.enter_context(replaced(stepping, inside, value))
+                    owner = stepping if hasattr(stepping, inside) else levelling
+                    changes.enter_context(replaced(owner, inside, value))
                 trainer = ipdlam.MiniBatchIPDLAM(model, seed=seed, **VARIANTS.get(name, {}))
                 history = trainer.fit(X, y, epochs=epochs, evaluate_every=epochs)
             row = {"variant": name, "seed": seed, "epochs": epochs, "train": history[-1].train_accuracy}

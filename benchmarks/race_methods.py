@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 import ipdlam
 from ipdlam import defaults
+from ipdlam.minibatch.levelling import level
 from ipdlam.minibatch.schedule import StepSchedule
-from ipdlam.minibatch.step import level
 from ipdlam.network.arithmetic import time_ratio
 from race_problems import CROSS_ENTROPY, Problem
 
