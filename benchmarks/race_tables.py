@@ -114,10 +114,10 @@ def problem_table(result: dict, key: str) -> list[str]:
     """Every method on one problem: seconds and epochs to the targets, the cost of a step, and what was chosen."""
     rows = measured(result, key)
     every = seeds(rows)
-    adam = step_cost(rows, "Adam")
+    usual, whose = ("Adam", "Adam's") if "Adam" in methods_of(rows) else (OURS, "that of ours")
     heads = [f"{level(key, target)}" for target in targets(rows)]
     lines = [
-        f"| method | {' | '.join(heads)} | a step, over Adam's | settings |",
+        f"| method | {' | '.join(heads)} | a step, over {whose} | settings |",
         "|---|" + "---:|" * len(heads) + "---:|---|",
     ]
     for name in methods_of(rows):
@@ -131,7 +131,7 @@ def problem_table(result: dict, key: str) -> list[str]:
             times, epochs = [seconds for seconds, _ in own.values()], [epoch for _, epoch in own.values()]
             spread = f" ({min(times):.2g} … {max(times):.2g})" if len(times) > 1 else ""
             cells.append(f"{seconds_of(statistics.median(times))}{spread}, {statistics.median(epochs):.1f} epochs")
-        cells.append(f"{step_cost(rows, name) / adam:.2f}")
+        cells.append(f"{step_cost(rows, name) / step_cost(rows, usual):.2f}")
         settings = next(row["settings"] for row in rows if row["method"] == name)
         shown = [f"{k.replace('_', ' ')} {v:.3g}" if isinstance(v, float) else str(v) for k, v in settings.items()]
         lines.append(f"| {' | '.join([*cells, ', '.join(shown) or 'defaults'])} |")

@@ -71,7 +71,8 @@ def races(result: dict) -> dict[bool, list[Row]]:
                            (race_tables.OURS, peer))  # fmt: skip
             wins = known.get(race_tables.OURS, math.inf) < known.get(peer or "", math.inf)
             command = f"`{race_tables.command(rows, key)}`"
-            who = "any peer, tuned" if peer is None else f"{peer}, tuned"
+            peers = [name for name in race_tables.methods_of(rows) if not name.startswith(race_tables.OURS)]
+            who = f"{', '.join(peers) if peer is None else peer}, tuned"
             found[wins].append((about, f"{ours}, `MiniBatchIPDLAM`, untuned", f"{other}, {who}", command))
             break
     return found
