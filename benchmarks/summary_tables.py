@@ -70,7 +70,7 @@ def races(result: dict) -> dict[bool, list[Row]]:
             ours, other = (race_tables.seconds_of(known[name]) if name in known else "not reached" for name in
                            (race_tables.OURS, peer))  # fmt: skip
             wins = known.get(race_tables.OURS, math.inf) < known.get(peer or "", math.inf)
-            command = f"`{race_tables.command(rows, key)}`"
+            command = f"`{race_tables.command(rows, key).split(' --methods')[0]}`"  # the page has all of it
             peers = [name for name in race_tables.methods_of(rows) if not name.startswith(race_tables.OURS)]
             who = f"{', '.join(peers) if peer is None else peer}, tuned"
             found[wins].append((about, f"{ours}, `MiniBatchIPDLAM`, untuned", f"{other}, {who}", command))

@@ -326,6 +326,7 @@ SETTINGS = {
         **{"weight_decay": 0.0, "batch_size": None, "seed": 0, "start": "auto", "horizon": None},
         **{"penalty_growth": 1e4},  # came after the runs, which have the squared loss: there it does nothing
         **{"precision": "float32"},  # came after the runs, which had no other
+        **{"output_rank": 64},
         **{"bad_batches": "refuse", "chunk_size": 8192},
     },
     "bcd": {"loss": {"name": "squared"}, "proximity": 5.0, "chunk_size": 8192},
