@@ -22,7 +22,7 @@ JITTERS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)  # in units of the rounding error of
 def aligned_empty(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """An uninitialised matrix whose rows all start on a cache line.
 
-    Matrix products run markedly faster on such rows; the benchmark of an iteration measures by how much.
+    MKL's products run markedly faster on such rows, oneDNN's as fast on others: see the benchmark of an iteration.
     """
     return torch.empty(rows, padded_width(columns, dtype), dtype=dtype, device=device)[:, :columns]
 
