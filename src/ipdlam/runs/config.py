@@ -115,13 +115,12 @@ CHANGEABLE = (
     "storage",  # the iterates are the same wherever they are
 )
 WHOLE = {
-    **dict.fromkeys(("iterations", "epochs", "seed"), 0),
+    **dict.fromkeys(("iterations", "epochs", "seed", "output_rank"), 0),
     **dict.fromkeys(("evaluate_every", "checkpoint_every", "chunk_size", "patience", "threads", "limit"), 1),
     **dict.fromkeys(("batch_size", "rank", "then_epochs", "then_batch_size"), 1),
 }  # the least that a setting may be
 NOT_NEGATIVE = (
     *("regularizer_strength", "proximity", "penalty", "penalty_growth", "penalty_max", "step", "weight_decay"),
-    "output_rank",
 )
 MOST = {"seed": 2**64 - 1, "threads": 1024}  # beyond these torch overflows, or ends the process
 
