@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,7 @@ from torch import Tensor
 
 from ipdlam import defaults
 from ipdlam.checks import check_integer, check_number
+from ipdlam.distributed.group import Group
 from ipdlam.errors import SolveError
 from ipdlam.minibatch.batch import Measure, Part, part_of
 from ipdlam.minibatch.input_memory import BlockMemory, InputMemory, WishMemory, WordMemory
@@ -397,11 +399,7 @@ class Stepper:
             if share is not None and each > 1:
                 share = share.repeat_interleave(each) / each
             memory.remember(a, share, samples, rows=part.rows * each, past=part.group.is_first)
-        if part.group.size > 1:
-            sums = {l: memory.sums() for l, memory in self.memories.items()}
-            part.group.sum_(*(tensor for own in sums.values() for tensor in own))
-            for l, summed in sums.items():
-                self.memories[l].put_back(summed)
+        sum_over(part.group, list(self.memories.values()))
         if self._refreshes_now:
             for memory in self.memories.values():
                 memory.refresh()
@@ -410,11 +408,7 @@ class Stepper:
         """The same for the wishes of a sweep, which count from the next batch on."""
         for l, wish in wishes.items():
             self.wish_memories[l].remember(wish, part.share, samples, rows=part.rows, past=part.group.is_first)
-        if part.group.size > 1 and wishes:
-            sums = {l: self.wish_memories[l].sums() for l in wishes}
-            part.group.sum_(*(tensor for own in sums.values() for tensor in own))
-            for l, summed in sums.items():
-                self.wish_memories[l].put_back(summed)
+        sum_over(part.group, [self.wish_memories[l] for l in wishes])
         if self._refreshes_now:
             for l in wishes:
                 self.wish_memories[l].refresh()
@@ -637,6 +631,16 @@ class SizesAtStart:
         for (is_layer, key), size in zip(self.order, sizes, strict=True):
             found[0 if is_layer else 1][key] = size
         return found
+
+
+def sum_over(group: Group, memories: Sequence[Memory]) -> None:
+    """Make what each process has remembered of its rows the memory of all rows."""
+    if group.size == 1 or not memories:
+        return
+    sums = [memory.sums() for memory in memories]
+    group.sum_(*(tensor for own in sums for tensor in own))
+    for memory, summed in zip(memories, sums, strict=True):
+        memory.put_back(summed)
 
 
 def as_rows(matrices: Tensor) -> Tensor:
