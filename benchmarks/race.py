@@ -15,7 +15,8 @@ schedules, rates nearby. The trial with the best score at its end counts. Ours r
 
 In a race all methods train on the same batches in the same order, in float32. They take turns of an eighth of an epoch,
 so that a noisy machine is noisy for all; the clock stops while they are evaluated. Seconds are those of the processor,
-of one thread; products are taken by the faster of torch's two float32 routines (:mod:`ipdlam.network.matmul`), for all.
+of one thread; products are taken by the faster of torch's two float32 routines (:mod:`ipdlam.network.matmul`), and
+freed memory is kept (:mod:`ipdlam.network.memory`), for all.
 Steps descend over a planned number of epochs, and every method is run with each plan; its time to a
 target is that of the plan that gets there first. Who has used four times the winner's time to every target still ahead
 is not waited for. Everything is written as it is made, and not made again.
@@ -44,6 +45,7 @@ from torch import Tensor
 import race_tables
 from ipdlam.network.graph import Graph
 from ipdlam.network.matmul import multiplying, routine_for
+from ipdlam.network.memory import keep_freed_memory
 from ipdlam.runs.environment import environment
 from race_methods import METHODS, OURS, Settings, trial_settings, untuned
 from race_problems import PROBLEMS, SMOKE, Problem, Split
@@ -287,6 +289,7 @@ def main() -> None:
     output = options.output or RESULTS
     rows = read(output)
     torch.set_num_threads(1)
+    keep_freed_memory(large=True)
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 

@@ -26,7 +26,6 @@ from ipdlam.minibatch.state import MiniBatchState, fill_stepper
 from ipdlam.minibatch.step import Stepper, StepSettings
 from ipdlam.network.arithmetic import PLAIN, products_for, refuse_precision, warn_where_idle, warn_where_slow
 from ipdlam.network.graph import Graph
-from ipdlam.network.linalg import keep_freed_memory
 from ipdlam.network.matmul import USUAL, routine_for, usable
 from ipdlam.network.objective import Objective
 from ipdlam.network.samples import ArrayLike, Samples, is_array
@@ -365,7 +364,6 @@ class MiniBatchIPDLAM(CountsEpochs[MiniBatchState]):
                 self.network = self._read_again()
                 self.network.refuse_hooks()
                 self._state = self._new_state(no_samples(self.network))
-                keep_freed_memory()
                 self._state.products = self._agreed(routine_for(self.network))
                 self._state.whole = True
         return self._state

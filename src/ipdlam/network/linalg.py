@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -15,7 +14,6 @@ from ipdlam.errors import SolveError
 CACHE_LINE = 64  # bytes
 BLOCK_ELEMENTS = 1 << 18  # numbers that element-wise work takes at a time: its temporaries then fit the cache
 ROUNDING_OF_SUMS = 1e-12  # of float64, relative: only features that are zero in all samples have smaller eigenvalues
-KEPT_BLOCK = (32 << 20) - (64 << 10)  # bytes: just below the most that the C library learns from
 JITTERS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)  # in units of the rounding error of the matrix
 
 
@@ -31,17 +29,6 @@ def padded_width(columns: int, dtype: torch.dtype) -> int:
     """How many numbers apart rows start that all start on a cache line."""
     step = CACHE_LINE // dtype.itemsize
     return -(-columns // step) * step
-
-
-@functools.cache
-def keep_freed_memory() -> None:
-    """Have the C library keep what temporaries leave, once in a process.
-
-    glibc gives freed memory back to the system beyond twice the largest block that it has mapped and freed, and the
-    next temporary then costs a page fault for each 4 KB: a tenth of a step of a wide network. A block of nearly 32 MB
-    raises that to its most. Nothing is written to the block, so that it takes no memory; other C libraries ignore it.
-    """
-    torch.empty(KEPT_BLOCK, dtype=torch.uint8)
 
 
 def row_blocks(matrix: Tensor) -> Iterator[slice]:

@@ -30,8 +30,8 @@ from ipdlam.defaults import EPOCHS, ITERATIONS
 from ipdlam.distributed.agreement import refuse_mismatch
 from ipdlam.distributed.group import SERIAL, Group, current_group, uninterrupted
 from ipdlam.errors import CheckpointError, DivergenceError
-from ipdlam.network.linalg import keep_freed_memory
 from ipdlam.network.matmul import FAST, USUAL, multiplying, routine_for
+from ipdlam.network.memory import keep_freed_memory
 from ipdlam.network.mlp import Network
 from ipdlam.network.model import ModelView
 from ipdlam.network.objective import Objective
@@ -140,7 +140,6 @@ class Trainer(ABC, Generic[S]):
         with self._meeting_others():
             self.network = self._read_again()
             samples, validation = self._check_data(X, y, sample_weight, validation_data)
-            keep_freed_memory()
             products = self._agreed(routine_for(self.network))
             started = time.perf_counter()
             with multiplying(products):
@@ -357,6 +356,7 @@ class Trainer(ABC, Generic[S]):
     @contextmanager
     def _in_precision(self) -> Iterator[None]:
         """What is computed inside has the precision that the method says, whatever autocast the caller has."""
+        keep_freed_memory(large=self.network.inputs is None)  # pictures, sequences: whatever is no perceptron
         with self.network.in_full_precision(), multiplying(USUAL if self._state is None else self._state.products):
             yield
 
