@@ -85,6 +85,20 @@ class Part:
         positions = None if self.positions is None else self.positions[:here]
         return here, Part.made(None if self.share is None else self.share[:here], rows, self.group, positions)
 
+    def thinned(self, rows: int) -> tuple[slice | Tensor, Part]:
+        """At least so many rows, spread evenly over the batch: which of those here are among them, and their means."""
+        stride = self.rows // rows
+        if stride < 2:
+            return slice(None), self
+        left = -(-self.rows // stride)
+        if self.positions is None:
+            chosen: slice | Tensor = slice(None, None, stride)
+            positions = None
+        else:
+            chosen = (self.positions % stride == 0).nonzero().squeeze(1)
+            positions = self.positions[chosen] // stride
+        return chosen, Part.made(None if self.share is None else self.share[chosen], left, self.group, positions)
+
     def of_others(self, x: Tensor) -> Tensor:
         """For every row here that of another sample, half a batch away."""
         if self.positions is None:

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ipdlam.network.linalg import add_symmetric_product, complete_symmetric, fill_symmetric, upper_half
+from ipdlam.network.linalg import add_symmetric_product, fill_symmetric, symmetric_times, upper_half
 
 REMEMBERED_BATCHES = 20  # how many of the batches that are looked at the memory reaches back
 REMEMBERED_SAMPLES = 4096  # and no fewer samples than these, however small the batches
 WISHES_NEEDED = 8  # for every direction that a metric of them knows
 OUTPUT_DAMPING = 0.1  # of the mean square of the wishes for an output
+SHIFT = 1e-4  # of the variance: what keeps columns from being rounding errors where the covariance has less than full rank
 FLOOR = 1e-3  # of the mean square: the least damping, where the inputs do not vary (a single sample)
 
 
@@ -86,22 +87,30 @@ class InputMemory:
         fill_symmetric(self.second, sums[-1])
 
     def refresh(self) -> None:
-        """Make the metric anew from the averages: one step of subspace iteration from the last eigenvectors."""
-        covariance = complete_symmetric(self.second.clone()).addr_(self.mean, self.mean, alpha=-1.0)
-        mean_square, width = float(self.second.diagonal().mean()), len(self.mean)
-        variance = max(float(covariance.diagonal().mean()), FLOOR * mean_square)
+        """Make the metric anew from the averages, with one product by ``C``.
+
+        The Nystroem approximation of ``C`` by its products with the last eigenvectors, ``C U (U^T C U)^-1 (C U)^T``,
+        has the eigenvectors of a step of subspace iteration.
+        """
+        mean, width = self.mean, len(self.mean)
+        squares = self.second.diagonal()
+        mean_square, own = float(squares.mean()), float((squares - mean.square()).mean())
+        variance = max(own, FLOOR * mean_square)
         tiny = torch.finfo(self.U.dtype).tiny  # inputs that are all zero have no metric, and need none
         damping = max(self.proximity * variance, tiny)
-        # The shift keeps the last columns from being rounding errors where the covariance has less than full rank.
-        U = torch.linalg.qr(torch.addmm(self.U, covariance, self.U, beta=1e-4 * variance)).Q
-        projected = (U.mT @ (covariance @ U)).double()
-        values, vectors = torch.linalg.eigh(projected + projected.mT)
-        torch.mm(U, vectors.to(U.dtype), out=self.U)
+        shift = max(SHIFT * variance, tiny)
+        image = symmetric_times(self.second, self.U).addr_(mean, mean @ self.U, alpha=-1.0).add_(self.U, alpha=shift)
+        projected = (self.U.mT @ image).double()
+        e, V = torch.linalg.eigh(0.5 * (projected + projected.mT))
+        Q, R = torch.linalg.qr(image)
+        half = R.double() @ (V / e.clamp_min(0.5 * shift).sqrt())  # rounding makes small ones too small
+        values, vectors = torch.linalg.eigh(half @ half.mT)
+        torch.mm(Q, vectors.to(Q.dtype), out=self.U)
         # Inputs that never vary shrink by 1e4 each time. Numbers near the least there is make products slow.
         self.U.masked_fill_(self.U.abs() < math.sqrt(tiny), 0.0)
-        values = (0.5 * values).clamp_min_(0.0)
+        values = (values - shift).clamp_min_(0.0)
         left_out = width - self.rank
-        rest = max(0.0, width * float(covariance.diagonal().mean()) - float(values.sum()))
+        rest = max(0.0, width * own - float(values.sum()))
         t = rest / left_out if left_out else 0.0
         self._inverse = None
         self.damping.fill_(damping + t)

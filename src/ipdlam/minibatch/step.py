@@ -20,7 +20,7 @@ own part of it, and the rest is done by all of them alike. With p of them, a mee
 
 and now and then some more: sizes of what layers give and activations are given in the first one (8 p (2 L - 1) bytes),
 what the other steps do in the first ten
-and every eighth (8 p L bytes, for L > 1), the memory of inputs in the first four, every eighth, and every 17th after
+and every eighth (8 p L bytes, for L > 1), the memory of inputs in the first two to four, every eighth, and every 17th after
 the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)) bytes), and with them that of wishes (a meeting
 and e sum_l d_l (d_l + 1) / 2 bytes, for hidden layers of a perceptron). Without bias a layer has no d_l, nor the
 last d_(l-1). Before that, batches that processes give (of loaders, of ``step``) take a meeting, and so do sample
@@ -61,7 +61,10 @@ from ipdlam.prox.registry import describe
 
 SCHEDULE = StepSchedule()
 EARLY = 51  # batches in which all that follows is done more often: everything changes fast
-ALL_AT_FIRST = 4  # batches that the memory sees all of: the very first one may be one sample, or one sample repeated
+# The memory sees the first batches, until it has seen some samples: at least two, for the very first one may be one
+# sample, or one sample repeated.
+ALL_AT_FIRST, FIRST_SAMPLES = 4, 1024
+REMEMBERED_ROWS = 256  # of a batch at least: what inputs and wishes are like shows in a part of a large one
 # Batches; inputs change slowly, and what the memory does not see costs nothing. A prime number: a loader that gives its
 # batches in a fixed order would show the memory the same ones in every epoch.
 REMEMBER_EVERY, REMEMBER_EARLY = 17, 8
@@ -166,7 +169,8 @@ class Stepper:
             for l in (network.numbers if settings.output_rank else ())
             if is_evened(network, l, settings.output_rank)
         }
-        W, b, _ = network.read()
+        network.refuse_broken()
+        W, b, _ = network.own()
         # W - W_previous as a matrix, but for its length; what is frozen has none
         self.move_W = {l: torch.zeros_like(as_matrix(w)) for l, w in W.items() if network[l].steps("weight")}
         self.move_b = {
@@ -279,7 +283,9 @@ class Stepper:
             self.distance = distance
             self.levelled = dict.fromkeys(affordable(graph, sizes.positions, part.rows), 0.0)
         samples = self._samples_in(part)
-        self._remember(passed, part, samples)
+        remembering = self._remembers_now
+        if remembering:
+            self._remember(passed, part, samples)
         self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
         counts = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
         directions: dict[int, Direction] = {}
@@ -287,7 +293,7 @@ class Stepper:
 
         def receive(l: int, wish: Tensor) -> None:
             directions[l] = self._direction(l, wish, passed, part)
-            if l in self.wish_memories and self._remembers_now:
+            if l in self.wish_memories and remembering:
                 wishes[l] = wish
 
         sweep(graph, passed, first, settings.proximity, self.reaches, part, receive)
@@ -384,21 +390,22 @@ class Stepper:
         return generator
 
     def _remember(self, passed: Pass, part: Part, samples: float) -> None:
-        """Every few batches look at the inputs of the layers, and more rarely make their metrics anew."""
-        if not self._remembers_now:
-            return
+        """Look at the inputs of the layers, and more rarely make their metrics anew."""
+        chosen, some = part.thinned(REMEMBERED_ROWS)
         for l, memory in self.memories.items():
             layer = self.network[l]
             if not layer.trains:
                 continue
-            x = passed.inputs(layer)[0]
-            positions = part.positions if self.network.is_of_samples(layer) else None
-            a = layer.memory_rows(x, self.batches, part.rows, positions)
+            x, of_samples = passed.inputs(layer)[0], self.network.is_of_samples(layer)
+            seen = part
+            if isinstance(layer, LinearNode) and of_samples:  # others choose for themselves what to look at
+                x, seen = x[chosen], some
+            a = layer.memory_rows(x, self.batches, seen.rows, seen.positions if of_samples else None)
             each = max(1, a.shape[-2 if a.ndim > 1 else 0] // max(1, len(x)))  # rows of one sample
-            share = None if len(x) != part.rows and part.positions is None else part.share
+            share = None if len(x) != seen.rows and seen.positions is None else seen.share
             if share is not None and each > 1:
                 share = share.repeat_interleave(each) / each
-            memory.remember(a, share, samples, rows=part.rows * each, past=part.group.is_first)
+            memory.remember(a, share, samples, rows=seen.rows * each, past=part.group.is_first)
         sum_over(part.group, list(self.memories.values()))
         if self._refreshes_now:
             for memory in self.memories.values():
@@ -406,8 +413,12 @@ class Stepper:
 
     def _remember_wishes(self, wishes: dict[int, Tensor], part: Part, samples: float) -> None:
         """The same for the wishes of a sweep, which count from the next batch on."""
+        if not wishes:
+            return
+        chosen, some = part.thinned(REMEMBERED_ROWS)
         for l, wish in wishes.items():
-            self.wish_memories[l].remember(wish, part.share, samples, rows=part.rows, past=part.group.is_first)
+            memory = self.wish_memories[l]
+            memory.remember(wish[chosen], some.share, samples, rows=some.rows, past=part.group.is_first)
         sum_over(part.group, [self.wish_memories[l] for l in wishes])
         if self._refreshes_now:
             for l in wishes:
@@ -416,7 +427,8 @@ class Stepper:
     @property
     def _remembers_now(self) -> bool:
         every = REMEMBER_EARLY if self.batches < EARLY else REMEMBER_EVERY
-        return self.batches < ALL_AT_FIRST or self.batches % every == 0
+        first = self.batches < ALL_AT_FIRST and (self.batches < 2 or self.batches * self.rows < FIRST_SAMPLES)
+        return first or self.batches % every == 0
 
     @property
     def _refreshes_now(self) -> bool:

@@ -254,7 +254,7 @@ class Graph(ModelView):
         """Refuse a model that gives NaN for samples that hold none, and say where it comes from."""
         if not bool(outputs.isnan().any()) or bool(some.isnan().any()):
             return
-        self.read()  # refuses weights that hold it
+        self.refuse_broken()
 
         def look(number: int, node: Node, inputs: list[Any], output: Any) -> None:
             if is_smooth(output) and not all_finite(output):

@@ -155,6 +155,15 @@ def symmetric_product(A: Tensor) -> Tensor:
     return complete_symmetric(total)
 
 
+def symmetric_times(total: Tensor, B: Tensor) -> Tensor:
+    """``S B``, where ``total`` holds the upper triangle of ``S`` as :func:`add_symmetric_product` leaves it."""
+    found = torch.zeros_like(B)
+    for start, stop in pairwise(strips(total.shape[1])):
+        found[start:stop].addmm_(total[start:stop, start:], B[start:])
+        found[stop:].addmm_(total[start:stop, stop:].mT, B[start:stop])
+    return found
+
+
 def complete_symmetric(total: Tensor) -> Tensor:
     """Fill in, in place, the lower blocks that :func:`add_symmetric_product` leaves out."""
     for start, stop in pairwise(strips(total.shape[1])):

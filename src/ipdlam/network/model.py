@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ipdlam.errors import UnsupportedModelError
+from ipdlam.network.linalg import all_finite
 
 START_ANEW = "call start(X, y) to train the model as it is"
 
@@ -143,15 +144,21 @@ class ModelView(ABC):
         W = {l: self.weight(l) for l in self.numbers}
         return Weights(W, {l: self.bias(l) for l in self.numbers}, self.statistics())
 
-    def read(self) -> Weights:
-        """Copies of the weights, biases and statistics."""
+    def refuse_broken(self) -> None:
+        """Refuse weights that hold NaN or infinity."""
         own = self.own()
         for l in self.numbers:
             for name, tensor in (("weight", own.W[l]), ("bias", own.b[l])):
-                if tensor is not None and not bool(torch.isfinite(tensor).all()):
+                # A sum is cheap and tells; only that of finite numbers may overflow all the same.
+                if tensor is not None and not all_finite(tensor) and not bool(torch.isfinite(tensor).all()):
                     raise UnsupportedModelError(
                         f"{self.place(l)}: its {name} holds NaN or infinity; initialise the model again"
                     )
+
+    def read(self) -> Weights:
+        """Copies of the weights, biases and statistics."""
+        self.refuse_broken()
+        own = self.own()
         return Weights(
             {l: W.clone() for l, W in own.W.items()},
             {l: None if b is None else b.clone() for l, b in own.b.items()},
