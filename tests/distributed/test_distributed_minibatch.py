@@ -188,7 +188,8 @@ def expected_bytes(size, batch, widths, number_bytes, weighted):
     found = meeting + 8 * size * 2 + (layers - 1) * meeting
     if batch == 0:
         found += 8 * size * (2 * layers - 1)
-    if batch < 4 or batch % (8 if batch < 51 else 17) == 0:
+    first = 2 if weighted else 4  # the least weight counts for one sample, so that two batches count for over 1024
+    if batch < first or batch % (8 if batch < 51 else 17) == 0:
         found += meeting + number_bytes * sum(d * (d + 1) // 2 + d for d, _ in pairs)
         if layers > 1:
             found += meeting + number_bytes * sum(d * (d + 1) // 2 for d in widths[1:-1])

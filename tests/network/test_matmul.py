@@ -148,7 +148,10 @@ def test_a_run_takes_it_and_gives_it_back(fast, kind):
 
 
 @every_method
-def test_it_changes_rounding_alone(fast, kind, monkeypatch):
+def test_it_changes_rounding_alone(kind, monkeypatch):
+    if not matmul.fast_is_exact():
+        pytest.skip("this processor's fast routine rounds to bfloat16, so that no run takes it")
+    monkeypatch.setattr(matmul, "speed_up", lambda threads: 2.0)
     one, other = model(), model()
     kind(one, loss="cross_entropy").fit(X, Y, **length(kind))
     monkeypatch.setattr(matmul, "speed_up", lambda threads: 1.0)

@@ -14,7 +14,7 @@ REMEMBERED_BATCHES = 20  # how many of the batches that are looked at the memory
 REMEMBERED_SAMPLES = 4096  # and no fewer samples than these, however small the batches
 WISHES_NEEDED = 8  # for every direction that a metric of them knows
 OUTPUT_DAMPING = 0.1  # of the mean square of the wishes for an output
-SHIFT = 1e-4  # of the variance: what keeps columns from being rounding errors where the covariance has less than full rank
+SHIFT = 1e-4  # of the variance: keeps columns from being rounding errors where the covariance lacks full rank
 FLOOR = 1e-3  # of the mean square: the least damping, where the inputs do not vary (a single sample)
 
 

@@ -18,15 +18,14 @@ own part of it, and the rest is done by all of them alike. With p of them, a mee
     N_l and its bias:                                     a meeting and e sum_l (d_l d_(l-1) + d_l) bytes
     what the last layer's step does to its outputs:       a meeting
 
-and now and then some more: sizes of what layers give and activations are given in the first one (8 p (2 L - 1) bytes),
-what the other steps do in the first ten
-and every eighth (8 p L bytes, for L > 1), the memory of inputs in the first two to four, every eighth, and every 17th after
-the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 + d_(l-1)) bytes), and with them that of wishes (a meeting
-and e sum_l d_l (d_l + 1) / 2 bytes, for hidden layers of a perceptron). Without bias a layer has no d_l, nor the
-last d_(l-1). Before that, batches that processes give (of loaders, of ``step``) take a meeting, and so do sample
-weights, and one more where steps are measured. The ``N_l`` are sent in the model's precision, in which they are worked
-out: float64 would double the traffic and make no digit better. All processes get the same bits of a sum, and what
-follows it is done element by element.
+and now and then some more: sizes of what layers give and activations are given in the first one (8 p (2 L - 1)
+bytes), what the other steps do in the first ten and every eighth (8 p L bytes, for L > 1), the memory of inputs in
+the first two to four, every eighth, and every 17th after the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 +
+d_(l-1)) bytes), and with them that of wishes (a meeting and e sum_l d_l (d_l + 1) / 2 bytes, for hidden layers of a
+perceptron). Without bias a layer has no d_l, nor the last d_(l-1). Before that, batches that processes give (of
+loaders, of ``step``) take a meeting, and so do sample weights, and one more where steps are measured. The ``N_l`` are
+sent in the model's precision, in which they are worked out: float64 would double the traffic and make no digit
+better. All processes get the same bits of a sum, and what follows it is done element by element.
 """
 
 from __future__ import annotations
