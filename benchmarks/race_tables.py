@@ -163,6 +163,24 @@ def profile_table(result: dict) -> list[str]:
     return lines
 
 
+def cost_table(result: dict) -> list[str]:
+    """What a step of every method costs over one of ours, raced or not."""
+    costs = {(row["problem"], row["method"]): row for row in result["rows"] if row["part"] == "cost"}
+    keys = [key for key in PROBLEMS if (key, OURS) in costs]
+    lines = [f"| a step | {' | '.join(PROBLEMS[key].title for key in keys)} |", "|---|" + "---:|" * len(keys)]
+    ours = [costs[key, OURS]["milliseconds"] for key in keys]
+    lines.append(f"| {OURS} | {' | '.join(f'{milliseconds:.1f} ms' for milliseconds in ours)} |")
+    for name in METHODS:
+        own = [costs.get((key, name)) for key in keys]
+        if name != OURS and any(own):
+            cells = [
+                "" if row is None or row["failed"] else f"x {row['milliseconds'] / milliseconds:.2f}"
+                for row, milliseconds in zip(own, ours, strict=True)
+            ]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
 def tuning_table(result: dict) -> list[str]:
     """The best held-out scores of the trials, and how many trials failed."""
     trials = [row for row in result["rows"] if row["part"] == "tune"]

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import convolution_tables
+import precision
 import race_tables
 import scaling_tables
 import summary_tables
@@ -424,6 +425,12 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "bars": bars_table,
     "range": range_table,
     "ablation": ablation_table,
+    "precision": lambda: [
+        *precision.table(stored("precision")),
+        "",
+        "Test accuracies at the end of the longest plan, means over 3 seeds; medians of the seeds' ratios of processor "
+        f"time. {origin(stored('precision'))}",
+    ],
     "race": lambda: race_table(
         race_tables.summary_table,
         "Processor seconds of training to a target, medians over the seeds. Ours runs with its defaults; peers, and "
@@ -445,6 +452,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
         "Scores on held-out training samples at the end of the plan, and half-way in brackets; then changes of them in "
         f"points. Means of two seeds; 20000 pictures, 2 epochs. {origin(stored('race_leads'))}",
     ],
+    "race_costs": lambda: race_table(
+        race_tables.cost_table, "Means over 15 steps by turns, of one thread; those of peers over ours.", "cost"
+    ),
     "race_profile": lambda: race_table(
         race_tables.profile_table, "Steps of ours after 60 others, one thread.", "profile"
     ),

@@ -87,7 +87,7 @@ def test_race_benchmark(tmp_path):
     """With what is installed; the search, the race and the tables of all methods."""
     output = tmp_path / "race.json"
     part = ("--methods", "ours;ours, tuned;Adam;Muon", "--scale", "smoke", "--output", str(output))
-    run("benchmarks/race.py", "tune", "measure", "profile", *part)
+    run("benchmarks/race.py", "tune", "measure", "cost", "profile", *part)
     rows = json.loads(output.read_text())["rows"]
     trials = [row for row in rows if row["part"] == "tune"]
     assert [row["method"] for row in trials] == ["ours, tuned"] * 6 + ["Adam"] * 6 + ["Muon"] * 6
@@ -99,6 +99,9 @@ def test_race_benchmark(tmp_path):
     ours = next(row for row in raced if row["method"] == "ours")
     assert ours["reached"]["0.8"][1] > 0.0
     assert next(row for row in rows if row["part"] == "profile")["milliseconds"] > 0.0
+    costs = {row["method"]: row["milliseconds"] for row in rows if row["part"] == "cost"}
+    assert list(costs) == ["ours", "Adam", "Muon"]
+    assert min(costs.values()) > 0.0
     run("benchmarks/race.py", "tune", "measure", *part)
     assert json.loads(output.read_text())["rows"] == rows  # made once
     other = ("--methods", "ours;Adam", "--scale", "smoke", "--output", str(output))
@@ -144,6 +147,16 @@ def test_the_tables_of_a_race(tmp_path, monkeypatch):
     assert rows_of[True] == []
     race_tables.draw(result, tmp_path / "race.png")
     assert (tmp_path / "race.png").stat().st_size > 1000
+
+
+def test_precision_benchmark(tmp_path):
+    output = tmp_path / "precision.json"
+    run("benchmarks/precision.py", "--scale", "smoke", "--output", str(output))
+    rows = json.loads(output.read_text())["rows"]
+    assert [row["precision"] for row in rows] == ["float32", "bfloat16"]
+    assert min(row["score"] for row in rows) > 0.9
+    run("benchmarks/precision.py", "--scale", "smoke", "--output", str(output))
+    assert json.loads(output.read_text())["rows"] == rows  # made once
 
 
 def test_leads_benchmark(tmp_path):
