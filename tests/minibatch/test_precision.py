@@ -50,7 +50,8 @@ def test_a_step_differs_from_that_in_float32_by_rounding(make):
     steps, exact = (
         [after - before for after, before in zip(weights(m), weights(start), strict=True)] for m in (low, full)
     )
-    assert 1e-4 < max(float((a - b).norm() / b.norm()) for a, b in zip(steps, exact, strict=True)) < 0.05
+    # Levelling lifts the small directions of a move, and their rounding with them.
+    assert 1e-4 < max(float((a - b).norm() / b.norm()) for a, b in zip(steps, exact, strict=True)) < 0.1
 
 
 @pytest.mark.parametrize("make", [network, pictures])

@@ -449,14 +449,12 @@ class Stepper:
         if isinstance(memory, (InputMemory, BlockMemory)) and isinstance(layer, LinearNode) and x.ndim == 2:
             return self._matrix_direction(layer.split(wish * scale), layer.split(x), memory, layer.products)
         product, total = layer.product(wish, x, kept)
-        product, total = product * scale, total * scale
-        bias = total if l in self.move_b else None
-        if isinstance(memory, InputMemory):
-            if not memory.centred:
-                return Direction(None, memory.solve(product), bias)
+        product, total = product * scale, None if total is None else total * scale
+        if isinstance(memory, InputMemory) and memory.centred:
+            assert total is not None
             right = memory.solve(product.addr_(total, memory.mean, alpha=-1.0))
             return Direction(None, right, total - right @ memory.mean)
-        return Direction(None, product if memory is None else memory.solve(product), bias)
+        return Direction(None, product if memory is None else memory.solve(product), total)
 
     def _matrix_direction(
         self, change: Tensor, a: Tensor, memory: InputMemory | BlockMemory, products: Products
@@ -479,8 +477,8 @@ class Stepper:
             left, right = None, memory.solve(products.mm(change.mT, centred))
         bias = None
         if memory.centred:
-            shift = times(right, memory.mean)
-            bias = (change.sum(-2) - (shift if left is None else times(left.mT, shift))).flatten()
+            shift = times(right, memory.mean)  # where N_l is a product, of its right factor
+            bias = (change.sum(-2) - shift if left is None else times(left.mT, 1.0 - shift)).flatten()
         return Direction(left, right if left is not None else as_rows(right), bias, products)
 
     def _of_all(self, directions: dict[int, Direction], part: Part) -> dict[int, Direction]:

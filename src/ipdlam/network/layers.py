@@ -87,8 +87,8 @@ class LayerNode(Node):
         """
 
     @abstractmethod
-    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
-        """The sum over rows of wish times inputs, as a matrix, and the sum of the wishes."""
+    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor | None]:
+        """The sum over rows of wish times inputs, as a matrix, and that of the wishes where a bias is to be trained."""
 
     @abstractmethod
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
@@ -122,9 +122,9 @@ class LinearNode(LayerNode):
     def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         return x.reshape(-1, x.shape[-1])
 
-    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
+    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor | None]:
         wish, x = wish.reshape(-1, wish.shape[-1]), x.reshape(-1, x.shape[-1])
-        return self.products.mm(wish.mT, x), wish.sum(0)
+        return self.products.mm(wish.mT, x), wish.sum(0) if self.steps("bias") else None
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
         return functional.linear(x, change, shift)
@@ -165,8 +165,9 @@ class BlockLinearNode(LinearNode):
     def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         return self.split(x)
 
-    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
-        return torch.bmm(self.split(wish).mT, self.split(x)).flatten(0, 1), wish.sum(0)
+    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor | None]:
+        total = wish.sum(0) if self.steps("bias") else None
+        return torch.bmm(self.split(wish).mT, self.split(x)).flatten(0, 1), total
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
         return block_product(x, change, shift, self.blocks)
@@ -211,18 +212,16 @@ class ConvNode(LayerNode):
         convolve = functional.conv1d if self.dims == 1 else functional.conv2d
         return convolve(channels_last(x), weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
-    def _adjoint(self, wish: Tensor, x: Tensor, which: int, total: bool = False) -> tuple[Tensor, Tensor]:
-        """The wish for the inputs (0) or the product with them (1), and the sum of the wishes where it is wanted."""
+    def _adjoint(self, wish: Tensor, x: Tensor, which: int) -> Tensor:
+        """The wish for the inputs (0) or the product with them (1)."""
         products, W = self.products, self.weight
         window = (self.stride, self.padding, self.dilation, False, [0] * self.dims, self.groups)
         operands = (products.operand(wish), channels_last(products.operand(x)), products.operand(W))
-        inside = total and products.narrow is None  # a sum of narrow numbers would be narrow
-        found = aten.convolution_backward(*operands, [len(W)], *window, [which == 0, which == 1, inside])
-        sums = wish.sum([0, *range(2, wish.ndim)]) if total and not inside else found[2]
-        return products.result(found[which]), sums
+        found = aten.convolution_backward(*operands, [len(W)], *window, [which == 0, which == 1, False])
+        return products.result(found[which])
 
     def pull(self, wish: Any, inputs: Sequence[Any], output: Any, kept: Any, pulling: Pulling) -> Sequence[Wish | None]:
-        return (self._adjoint(wish, inputs[0], 0)[0],)
+        return (self._adjoint(wish, inputs[0], 0),)
 
     def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         """Patches at positions that differ from image to image and from batch to batch."""
@@ -247,8 +246,10 @@ class ConvNode(LayerNode):
         found = patches[here.repeat_interleave(each), position // wide, position % wide]
         return found.reshape(-1, self.width)  # groups share a metric: their patches are rows of one kind
 
-    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
-        product, total = self._adjoint(wish, x, 1, total=True)
+    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor | None]:
+        product = self._adjoint(wish, x, 1)
+        # torch's own kernel takes the sum, too, in three times as long.
+        total = wish.sum([0, *range(2, wish.ndim)]) if self.steps("bias") else None
         return product.reshape(len(product), -1), total
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
@@ -306,10 +307,10 @@ class NormNode(LayerNode):
             return (pulled,)
         return (self._adjoint(wish, inputs[0], kept, [True, False, False])[0],)
 
-    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
+    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor | None]:
         pulled, product, total = self._adjoint(wish, x, kept, [any(self.wanted), True, True])
         self._pulled = (wish, pulled) if any(self.wanted) else None
-        return product, total
+        return product, total if self.steps("bias") else None
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
         moved = self._normalised(x, kept) * self._spread(change, x)
@@ -469,12 +470,12 @@ class EmbeddingNode(LayerNode):
     def memory_rows(self, x: Tensor, batch: int, rows: int, positions: Tensor | None) -> Tensor:
         return x.reshape(-1)
 
-    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
+    def product(self, wish: Tensor, x: Tensor, kept: Any) -> tuple[Tensor, Tensor | None]:
         words, wish = x.reshape(-1), wish.reshape(-1, wish.shape[-1])
         product = torch.zeros_like(self.weight).index_add_(0, words, wish)
         if self.module.padding_idx is not None:
             product[self.module.padding_idx].zero_()
-        return product, wish.new_zeros(0)
+        return product, None
 
     def effect(self, x: Tensor, kept: Any, change: Tensor, shift: Tensor | None) -> Tensor:
         return functional.embedding(x, change)
