@@ -6,7 +6,8 @@ Averaged weights (Defazio et al., 2024): steps do not descend, they start from b
 average, and the average is the result. Other output sides of the metric than ours (a root of low rank): none, and the
 wishes for the outputs of hidden layers times a power of the inverse of their whole second moment, as K-FAC has it.
 Levelled moves, as Muon has them and as we have them in
-convolutions: the singular values of hidden layers' moves are made equal.
+convolutions: the singular values of hidden layers' moves are made equal. Another reach: how far the targets of
+activations lie. Batches that grow: in the first half of the plan every batch is two.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 import ipdlam
 from ipdlam.minibatch import step as stepping
+from ipdlam.minibatch import sweep as sweeping
 from ipdlam.minibatch.schedule import WARMUP_BATCHES
 from race import METHODS, Contestant, race, read, steps_of, write
 from race_methods import Method, Ours, Settings, untuned
@@ -118,6 +120,34 @@ class Levelled(Ours):
             return self.plain_step(x, y)
 
 
+class Reaching(Ours):
+    """Targets of activations at another distance."""
+
+    def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
+        self.reach = settings.pop("reach")
+        super().__init__(problem, model, settings, steps)
+        self.plain_step, self.step = self.step, self.changed_step  # type: ignore[method-assign]
+
+    def changed_step(self, x: Tensor, y: Tensor) -> object:
+        with mock.patch.object(sweeping, "REACH", self.reach):
+            return self.plain_step(x, y)
+
+
+class Growing(Ours):
+    """Two steps a batch in the first half of the plan."""
+
+    def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
+        self.left = steps // 2
+        super().__init__(problem, model, settings, steps + self.left)
+        self.plain_step, self.step = self.step, self.changed_step  # type: ignore[method-assign]
+
+    def changed_step(self, x: Tensor, y: Tensor) -> None:
+        parts = 2 if self.left > 0 else 1
+        self.left -= 1
+        for some, wanted in zip(x.chunk(parts), y.chunk(parts), strict=True):
+            self.plain_step(some, wanted)
+
+
 NOTHING = "nothing"
 LEADS: dict[str, tuple[Callable[..., Any], Settings]] = {
     NOTHING: (Ours, {}),
@@ -130,6 +160,9 @@ LEADS: dict[str, tuple[Callable[..., Any], Settings]] = {
     "output side of every direction": (OutputMetric, {"power": 0.5, "damping": 0.1, "output_rank": 0}),
     "the inverse instead of its root": (OutputMetric, {"power": 1.0, "damping": 1.0, "output_rank": 0}),
     "levelled moves": (Levelled, {}),
+    "reach 0.005": (Reaching, {"reach": 0.005}),
+    "reach 0.08": (Reaching, {"reach": 0.08}),
+    "batches that grow": (Growing, {}),
 }
 
 

@@ -138,15 +138,14 @@ PIECE = 1 << 17  # numbers: half a dozen operands of a piece fit a core's cache
 def pieces(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     """Operands of one elementwise operation, some numbers at a time, so that they stay in the cache.
 
-    All at once where they are few, or do not lie in memory alike and without gaps.
+    All at once where they are few, or the first one has gaps in memory. Others that do not lie as it does are copied.
     """
     first = tensors[0]
-    alike = all(tensor.stride() == first.stride() for tensor in tensors)
     room = 1 + sum((size - 1) * stride for size, stride in zip(first.shape, first.stride(), strict=True))
-    if first.numel() <= PIECE or not alike or room != first.numel():
+    if first.numel() <= PIECE or room != first.numel():
         return [tensors]
-    flat = (torch.split(tensor.as_strided((tensor.numel(),), (1,)), PIECE) for tensor in tensors)
-    return zip(*flat, strict=True)
+    alike = (own if own.stride() == first.stride() else torch.empty_like(first).copy_(own) for own in tensors)
+    return zip(*(torch.split(own.as_strided((own.numel(),), (1,)), PIECE) for own in alike), strict=True)
 
 
 class Same(Node):
