@@ -73,7 +73,18 @@ class Averaged:
     go_on = rest
 
 
-class OutputMetric(Ours):
+class Changed(Ours):
+    """Ours, but for something in a step."""
+
+    def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
+        super().__init__(problem, model, settings, steps)
+        self.plain_step, self.step = self.step, self.changed_step  # type: ignore[method-assign]
+
+    def changed_step(self, x: Tensor, y: Tensor) -> object:
+        raise NotImplementedError
+
+
+class OutputMetric(Changed):
     """Wishes of hidden layers times ``(D / mean + damping)^-power``, with ``D`` their remembered second moment."""
 
     EVERY, REFRESH, KEEP = 8, 48, 0.95
@@ -81,7 +92,6 @@ class OutputMetric(Ours):
     def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
         self.power, self.damping = settings.pop("power"), settings.pop("damping")
         super().__init__(problem, model, settings, steps)
-        self.plain_step, self.step = self.step, self.changed_step  # type: ignore[method-assign]
         self.moments: dict[int, Tensor] = {}
         self.factors: dict[int, Tensor] = {}
 
@@ -108,38 +118,32 @@ class OutputMetric(Ours):
             self.factors[l] = (vectors * values.pow(-self.power)) @ vectors.mT
 
 
-class Levelled(Ours):
+class Levelled(Changed):
     """All hidden layers' moves levelled."""
-
-    def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
-        super().__init__(problem, model, settings, steps)
-        self.plain_step, self.step = self.step, self.changed_step  # type: ignore[method-assign]
 
     def changed_step(self, x: Tensor, y: Tensor) -> object:
         with mock.patch.object(stepping, "affordable", lambda graph, *_: [l for l in graph.numbers if l != graph.last]):
             return self.plain_step(x, y)
 
 
-class Reaching(Ours):
+class Reaching(Changed):
     """Targets of activations at another distance."""
 
     def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
         self.reach = settings.pop("reach")
         super().__init__(problem, model, settings, steps)
-        self.plain_step, self.step = self.step, self.changed_step  # type: ignore[method-assign]
 
     def changed_step(self, x: Tensor, y: Tensor) -> object:
         with mock.patch.object(sweeping, "REACH", self.reach):
             return self.plain_step(x, y)
 
 
-class Growing(Ours):
+class Growing(Changed):
     """Two steps a batch in the first half of the plan."""
 
     def __init__(self, problem: Problem, model: nn.Module, settings: Settings, steps: int) -> None:
         self.left = steps // 2
         super().__init__(problem, model, settings, steps + self.left)
-        self.plain_step, self.step = self.step, self.changed_step  # type: ignore[method-assign]
 
     def changed_step(self, x: Tensor, y: Tensor) -> None:
         parts = 2 if self.left > 0 else 1
