@@ -131,7 +131,7 @@ PROBLEMS = {
         (3,),
     ),
     "resnet8": Problem(
-        "ResNet-8, CIFAR-10", pictures("cifar10", flat=False), convolutional("resnet8", (3, 32, 32)), (0.55, 0.6), (2,)
+        "ResNet-8, CIFAR-10", pictures("cifar10", flat=False), convolutional("resnet8", (3, 32, 32)), (0.6, 0.65), (2,)
     ),
     "letters": Problem(
         "16-256-256-26, a table of 20000 letters",

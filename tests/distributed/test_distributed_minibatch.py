@@ -180,7 +180,7 @@ def test_what_is_refused_on_one_rank_is_refused_on_all(pool, what, error, said):
     assert said.format(last=pool.size - 1, size=pool.size) in text
 
 
-def expected_bytes(size, batch, widths, number_bytes, weighted):
+def expected_bytes(size, batch, rows, widths, number_bytes, weighted):
     """The formula of :mod:`ipdlam.minibatch.step`."""
     layers, meeting = len(widths) - 1, 24 * size
     pairs = list(itertools.pairwise(widths))
@@ -188,8 +188,10 @@ def expected_bytes(size, batch, widths, number_bytes, weighted):
     found = meeting + 8 * size * 2 + (layers - 1) * meeting
     if batch == 0:
         found += 8 * size * (2 * layers - 1)
-    first = 2 if weighted else 4  # the least weight counts for one sample, so that two batches count for over 1024
+    # The least weight counts for one sample, so that two weighted batches count for over 1024.
+    first = 2 if weighted or 2 * rows >= 1024 else 4
     if batch < first or batch % (8 if batch < 51 else 17) == 0:
+        found += meeting if weighted and rows >= 512 else 0  # the weights of those that are looked at
         found += meeting + number_bytes * sum(d * (d + 1) // 2 + d for d, _ in pairs)
         if layers > 1:
             found += meeting + number_bytes * sum(d * (d + 1) // 2 for d in widths[1:-1])
@@ -204,6 +206,8 @@ def expected_bytes(size, batch, widths, number_bytes, weighted):
         (2, case(settings={"batch_size": 2, "start": "keep"}, samples=140, counts=(100, 40)), 8),
         (3, case(settings={"batch_size": 10, "start": "keep"}, widths=(5, 3), dtype="float32"), 4),
         (3, case(settings={"batch_size": 8, "start": "keep"}, weighted=True, widths=(5, 300, 3), dtype="float32"), 4),
+        (2, case(settings={"batch_size": 600, "start": "keep"}, samples=1800, counts=(1000, 800), weighted=True), 8),
+        (2, case(settings={"batch_size": 600, "start": "keep"}, samples=1800, counts=(1000, 800)), 8),
     ],
 )
 def test_traffic_is_what_the_module_says_and_knows_nothing_of_the_size_of_a_batch(pools, size, given, number_bytes):
@@ -211,7 +215,8 @@ def test_traffic_is_what_the_module_says_and_knows_nothing_of_the_size_of_a_batc
     assert answers == [answers[0]] * size
     weighted = given["weighted"]
     assert answers[0] == [
-        expected_bytes(size, batch, given["widths"], number_bytes, weighted) for batch in range(len(answers[0]))
+        expected_bytes(size, batch, given["settings"]["batch_size"], given["widths"], number_bytes, weighted)
+        for batch in range(len(answers[0]))
     ]
 
 

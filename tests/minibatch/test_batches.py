@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import ipdlam
 from ipdlam import MiniBatchIPDLAM
+from ipdlam.minibatch.batch import Part
 from problems import make_data, make_model
 
 WIDTHS = [5, 8, 7, 3]
@@ -187,3 +188,35 @@ def test_a_batch_with_nan_is_skipped_where_the_user_says_so():
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         MiniBatchIPDLAM(make_model(WIDTHS), **settings)
+
+
+@pytest.mark.parametrize("rows", [255, 511, 512, 513, 1000])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_is_looked_at_does_not_depend_on_who_holds_it(rows, weighted):
+    weight = 1.0 + torch.arange(rows) % 3 if weighted else None
+    whole = Part.made(weight, rows)
+    chosen, some = whole.thinned(256, 7)
+    numbers = torch.arange(rows)[chosen]
+    assert len(numbers) == some.rows == (256 if rows >= 512 else rows)
+    assert some.share is None or float(some.share.sum()) == pytest.approx(1.0)
+    joined, places = [], []
+    for positions in (torch.arange(0, rows, 3), torch.arange(rows)[torch.arange(rows) % 3 > 0], torch.arange(0)):
+        part = Part.made(None if weight is None else weight[positions], rows, positions=positions)
+        own, kept = part.thinned(256, 7)
+        joined.append(positions[own])
+        places.append(torch.arange(rows)[positions] if kept.positions is positions else kept.positions)
+    assert torch.equal(torch.cat(joined).sort().values, numbers)
+    assert torch.equal(torch.cat(places).sort().values, torch.arange(some.rows))
+    if rows >= 512:
+        assert not torch.equal(numbers, torch.arange(rows)[whole.thinned(256, 8)[0]])
+
+
+def test_samples_that_come_in_turns_are_all_remembered():
+    """A class in every other row of a large batch."""
+    y = torch.arange(512) % 2
+    x = torch.randn(512, 6, generator=torch.Generator().manual_seed(0)) + 5.0 * torch.nn.functional.one_hot(y, 6)
+    trainer = MiniBatchIPDLAM(make_model([6, 8, 2], dtype=torch.float32), loss="cross_entropy", start="keep")
+    for _ in range(10):
+        trainer.step(x, y)
+    mean = trainer._state.stepper.memories[1].mean
+    assert torch.allclose(mean[:2], x.mean(0)[:2], atol=0.3)

@@ -214,3 +214,28 @@ def test_of_few_wishes_nothing_is_concluded():
     assert kept.evened(wishes) is wishes
     kept.remember(wishes[-1:], None)
     assert not torch.equal(kept.evened(wishes), wishes)
+
+
+def low_rank(rows, width):
+    """Three directions around a large mean: what they measure is far below the rounding of the mean square."""
+    return normal(rows, 3, seed=1) @ normal(3, width, seed=2) + 100.0
+
+
+@pytest.mark.parametrize("width", [300, 784])
+@pytest.mark.parametrize("refreshes", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["one sample repeated", "few directions, and a large mean", "far from zero"])
+def test_single_precision_makes_no_directions_up(kind, refreshes, width):
+    """No eigenvalue of M is larger than one of the covariance and the damping, but for rounding."""
+    a = {
+        "one sample repeated": lambda: normal(1, width, seed=3).repeat(256, 1),
+        "few directions, and a large mean": lambda: low_rank(256, width),
+        "far from zero": lambda: normal(256, width, seed=4) + 300.0,
+    }[kind]()
+    kept = memory(width, rank=64, proximity=1.0, dtype=torch.float32)
+    for _ in range(refreshes):
+        kept.remember(a.float(), None)
+        kept.refresh()
+    most = float(torch.linalg.eigvalsh(torch.from_numpy(covariance(a, centred=True)))[-1])
+    rounding = torch.finfo(torch.float32).eps * width * float(a.square().mean())
+    found = float(torch.linalg.eigvalsh(metric(kept).double())[-1])
+    assert found <= 1.1 * most + 3.0 * rounding + float(kept.damping)

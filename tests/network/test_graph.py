@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from contracts import equal, says, weights
 from ipdlam import IPDLAM, MiniBatchIPDLAM, UnsupportedModelError
 from ipdlam.baselines import BackPropagation
 from ipdlam.minibatch.epoch import as_batch
+from ipdlam.network import nodes
 from ipdlam.network.graph import Graph
 from ipdlam.network.layers import ConvNode
 from ipdlam.network.nodes import Activate, MaxPool
@@ -701,3 +703,58 @@ def test_patches_of_what_is_made_of_no_sample_do_not_go_by_the_samples_places(mo
         state.stepper.update(as_batch(state.check_batch(False, X, y, None), 3, positions=places), 0.0)
     assert given["module own (Conv1d)"] is places
     assert given["module common (Conv1d)"] is None
+
+
+@pytest.mark.parametrize("offset", [0.0, 10.0])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_bias_that_trains_alone_finds_the_best_there_is(offset, hidden):
+    """Nothing makes up for the mean of the inputs: their weights stay."""
+    generator = torch.Generator().manual_seed(0)
+    X, goal = (torch.randn(64, width, generator=generator) + shift for width, shift in ((5, offset), (3, 0.0)))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 3), *((nn.ReLU(), nn.Linear(3, 3)) if hidden else ()))
+    for module in model[0::2]:
+        module.weight.requires_grad_(False)
+    before = [module.weight.detach().clone() for module in model[0::2]]
+    trainer = MiniBatchIPDLAM(model, batch_size=64, start="keep", horizon=300)
+    losses = [trainer.step(X, goal) for _ in range(300)]
+    assert all(torch.equal(module.weight, weight) for module, weight in zip(model[0::2], before, strict=True))
+    with torch.no_grad():
+        rest = goal - model(X)
+        best = 0.5 * (rest - rest.mean(0)).square().sum(1).mean()  # of the last bias, given the others
+    assert losses[-1] == pytest.approx(float(best), rel=1e-2)
+    assert losses[-1] <= losses[0]
+
+
+@pytest.mark.parametrize("kind", ["weight", "bias"])
+def test_what_is_frozen_in_the_middle_of_a_run_is_refused_before_anything_is_lost(kind):
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    X, y = torch.rand(8, 1, 4, 4), torch.arange(8) % 2
+    trainer = MiniBatchIPDLAM(model)
+    trainer.step(X, y)
+    getattr(model[0], kind).requires_grad_(False)
+    with pytest.raises(RuntimeError, match=r"module 0 .*frozen parameters"):
+        trainer.step(X, y)
+    getattr(model[0], kind).requires_grad_(True)
+    trainer.step(X, y)
+
+
+def lying(shape, how):
+    """The same numbers in another order in memory."""
+    x = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    if how == "channels last":
+        return x.contiguous(memory_format=torch.channels_last)
+    if how == "a part of a larger one":
+        return torch.cat([x, x], dim=1)[:, : shape[1]]
+    return x[:1].expand(shape) if how == "repeated" else x
+
+
+@pytest.mark.parametrize("how", ["in order", "channels last", "a part of a larger one", "repeated"])
+@pytest.mark.parametrize("first", ["in order", "channels last", "a part of a larger one"])
+def test_pieces_of_operands_lie_side_by_side(first, how):
+    shape = (3, 4, 5, 6)
+    a, b = lying(shape, first), lying(shape, how)
+    with mock.patch.object(nodes, "PIECE", 100):
+        for one, other in nodes.pieces(a, b):
+            one.sub_(other)
+    assert torch.equal(a, lying(shape, first) - lying(shape, how))

@@ -85,19 +85,23 @@ class Part:
         positions = None if self.positions is None else self.positions[:here]
         return here, Part.made(None if self.share is None else self.share[:here], rows, self.group, positions)
 
-    def thinned(self, rows: int) -> tuple[slice | Tensor, Part]:
-        """At least so many rows, spread evenly over the batch: which of those here are among them, and their means."""
-        stride = self.rows // rows
-        if stride < 2:
+    def thinned(self, rows: int, batch: int) -> tuple[slice | Tensor, Part]:
+        """So many rows of a batch that has twice as many, or all: which of those here are among them, and their means.
+
+        They are drawn, by the number of the ``batch`` alone, so that all processes draw the same ones: rows that come
+        in turns, a class each, would be seen in part by any rule.
+        """
+        if self.rows < 2 * rows:
             return slice(None), self
-        left = -(-self.rows // stride)
+        drawn = torch.randperm(self.rows, generator=torch.Generator().manual_seed(batch))[:rows].sort().values
         if self.positions is None:
-            chosen: slice | Tensor = slice(None, None, stride)
-            positions = None
+            chosen, positions = drawn, None
         else:
-            chosen = (self.positions % stride == 0).nonzero().squeeze(1)
-            positions = self.positions[chosen] // stride
-        return chosen, Part.made(None if self.share is None else self.share[chosen], left, self.group, positions)
+            places = torch.full((self.rows,), -1).index_copy_(0, drawn, torch.arange(rows)).to(self.positions.device)
+            own = places[self.positions]
+            chosen = (own >= 0).nonzero().squeeze(1)
+            positions = own[chosen]
+        return chosen, Part.made(None if self.share is None else self.share[chosen], rows, self.group, positions)
 
     def of_others(self, x: Tensor) -> Tensor:
         """For every row here that of another sample, half a batch away."""

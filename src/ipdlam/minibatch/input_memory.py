@@ -92,25 +92,27 @@ class InputMemory:
         The Nystroem approximation of ``C`` by its products with the last eigenvectors, ``C U (U^T C U)^-1 (C U)^T``,
         has the eigenvectors of a step of subspace iteration.
         """
-        mean, width = self.mean, len(self.mean)
-        squares = self.second.diagonal()
-        mean_square, own = float(squares.mean()), float((squares - mean.square()).mean())
-        variance = max(own, FLOOR * mean_square)
-        tiny = torch.finfo(self.U.dtype).tiny  # inputs that are all zero have no metric, and need none
-        damping = max(self.proximity * variance, tiny)
-        shift = max(SHIFT * variance, tiny)
+        mean, width, squares = self.mean, len(self.mean), self.second.diagonal()
+        mean_square, variance = float(squares.mean()), float((squares - mean.square()).mean())
+        scale = max(variance, FLOOR * mean_square)
+        precision = torch.finfo(self.U.dtype)
+        tiny = precision.tiny  # inputs that are all zero have no metric, and need none
+        damping = max(self.proximity * scale, tiny)
+        # No less than the rounding of the products: where the mean is large, that is more than the variance.
+        shift = max(SHIFT * scale, precision.eps * width * mean_square, tiny)
         image = symmetric_times(self.second, self.U).addr_(mean, mean @ self.U, alpha=-1.0).add_(self.U, alpha=shift)
         projected = (self.U.mT @ image).double()
         e, V = torch.linalg.eigh(0.5 * (projected + projected.mT))
         Q, R = torch.linalg.qr(image)
-        half = R.double() @ (V / e.clamp_min(0.5 * shift).sqrt())  # rounding makes small ones too small
-        values, vectors = torch.linalg.eigh(half @ half.mT)
+        known = e > 0.5 * shift  # the others are rounding errors
+        root = R.double() @ (V * torch.where(known, e, torch.inf).rsqrt())
+        values, vectors = torch.linalg.eigh(root @ root.mT)
         torch.mm(Q, vectors.to(Q.dtype), out=self.U)
         # Inputs that never vary shrink by 1e4 each time. Numbers near the least there is make products slow.
         self.U.masked_fill_(self.U.abs() < math.sqrt(tiny), 0.0)
         values = (values - shift).clamp_min_(0.0)
         left_out = width - self.rank
-        rest = max(0.0, width * own - float(values.sum()))
+        rest = max(0.0, width * variance - float(values.sum()))
         t = rest / left_out if left_out else 0.0
         self._inverse = None
         self.damping.fill_(damping + t)

@@ -23,8 +23,8 @@ bytes), what the other steps do in the first ten and every eighth (8 p L bytes, 
 the first two to four, every eighth, and every 17th after the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 +
 d_(l-1)) bytes), and with them that of wishes (a meeting and e sum_l d_l (d_l + 1) / 2 bytes, for hidden layers of a
 perceptron). Without bias a layer has no d_l, nor the last d_(l-1). Before that, batches that processes give (of
-loaders, of ``step``) take a meeting, and so do sample weights, and one more where steps are measured. The ``N_l`` are
-sent in the model's precision, in which they are worked out: float64 would double the traffic and make no digit
+loaders, of ``step``) take a meeting, and so do sample weights, and one more where steps are measured, and where the memory looks at a part of a batch. The
+``N_l`` are sent in the model's precision, in which they are worked out: float64 would double the traffic and make no digit
 better. All processes get the same bits of a sum, and what follows it is done element by element.
 """
 
@@ -60,10 +60,10 @@ from ipdlam.prox.registry import describe
 
 SCHEDULE = StepSchedule()
 EARLY = 51  # batches in which all that follows is done more often: everything changes fast
-# The memory sees the first batches, until it has seen some samples: at least two, for the very first one may be one
-# sample, or one sample repeated.
-ALL_AT_FIRST, FIRST_SAMPLES = 4, 1024
-REMEMBERED_ROWS = 256  # of a batch at least: what inputs and wishes are like shows in a part of a large one
+# The memory sees the first batches, until so many samples, or weights of samples, have gone by: at least two batches,
+# for the very first one may be one sample, or one sample repeated.
+FIRST_AT_LEAST, FIRST_AT_MOST, FIRST_SAMPLES = 2, 4, 1024
+REMEMBERED_ROWS = 256  # of a batch of twice as many or more: what inputs and wishes are like shows in a part of it
 # Batches; inputs change slowly, and what the memory does not see costs nothing. A prime number: a loader that gives its
 # batches in a fixed order would show the memory the same ones in every epoch.
 REMEMBER_EVERY, REMEMBER_EARLY = 17, 8
@@ -282,9 +282,9 @@ class Stepper:
             self.distance = distance
             self.levelled = dict.fromkeys(affordable(graph, sizes.positions, part.rows), 0.0)
         samples = self._samples_in(part)
-        remembering = self._remembers_now
-        if remembering:
-            self._remember(passed, part, samples)
+        thinned = part.thinned(REMEMBERED_ROWS, self.batches) if self._remembers_now else None
+        if thinned is not None:
+            self._remember(passed, part, samples, *thinned)
         self.rows += (0.05 if self.batches else 1.0) * (samples - self.rows)
         counts = min(1.0, samples / self.rows)  # a ragged batch counts for what it is
         directions: dict[int, Direction] = {}
@@ -292,11 +292,12 @@ class Stepper:
 
         def receive(l: int, wish: Tensor) -> None:
             directions[l] = self._direction(l, wish, passed, part)
-            if l in self.wish_memories and remembering:
-                wishes[l] = wish
+            if l in self.wish_memories and thinned is not None:
+                wishes[l] = wish[thinned[0]]
 
         sweep(graph, passed, first, settings.proximity, self.reaches, part, receive)
-        self._remember_wishes(wishes, part, samples)
+        if thinned is not None:
+            self._remember_wishes(wishes, part, samples, thinned[1])
         directions = self._of_all(directions, part)
         self._measured(directions, passed, part, counts)
         for l, direction in directions.items():
@@ -388,9 +389,8 @@ class Stepper:
         generator.set_state(self.draws)
         return generator
 
-    def _remember(self, passed: Pass, part: Part, samples: float) -> None:
-        """Look at the inputs of the layers, and more rarely make their metrics anew."""
-        chosen, some = part.thinned(REMEMBERED_ROWS)
+    def _remember(self, passed: Pass, part: Part, samples: float, chosen: slice | Tensor, some: Part) -> None:
+        """Look at the inputs of the layers for some of the rows, and more rarely make their metrics anew."""
         for l, memory in self.memories.items():
             layer = self.network[l]
             if not layer.trains:
@@ -404,20 +404,19 @@ class Stepper:
             share = None if len(x) != seen.rows and seen.positions is None else seen.share
             if share is not None and each > 1:
                 share = share.repeat_interleave(each) / each
-            memory.remember(a, share, samples, rows=seen.rows * each, past=part.group.is_first)
+            counted = samples * seen.rows / part.rows
+            memory.remember(a, share, counted, rows=seen.rows * each, past=part.group.is_first)
         sum_over(part.group, list(self.memories.values()))
         if self._refreshes_now:
             for memory in self.memories.values():
                 memory.refresh()
 
-    def _remember_wishes(self, wishes: dict[int, Tensor], part: Part, samples: float) -> None:
-        """The same for the wishes of a sweep, which count from the next batch on."""
-        if not wishes:
-            return
-        chosen, some = part.thinned(REMEMBERED_ROWS)
+    def _remember_wishes(self, wishes: dict[int, Tensor], part: Part, samples: float, some: Part) -> None:
+        """The same for their wishes of a sweep, which count from the next batch on."""
+        counted = samples * some.rows / part.rows
         for l, wish in wishes.items():
             memory = self.wish_memories[l]
-            memory.remember(wish[chosen], some.share, samples, rows=some.rows, past=part.group.is_first)
+            memory.remember(wish, some.share, counted, rows=some.rows, past=part.group.is_first)
         sum_over(part.group, [self.wish_memories[l] for l in wishes])
         if self._refreshes_now:
             for l in wishes:
@@ -426,8 +425,8 @@ class Stepper:
     @property
     def _remembers_now(self) -> bool:
         every = REMEMBER_EARLY if self.batches < EARLY else REMEMBER_EVERY
-        first = self.batches < ALL_AT_FIRST and (self.batches < 2 or self.batches * self.rows < FIRST_SAMPLES)
-        return first or self.batches % every == 0
+        few = self.batches < FIRST_AT_LEAST or self.batches * self.rows < FIRST_SAMPLES
+        return (few and self.batches < FIRST_AT_MOST) or self.batches % every == 0
 
     @property
     def _refreshes_now(self) -> bool:
@@ -445,6 +444,9 @@ class Stepper:
         if l in self.wish_memories:
             wish = self.wish_memories[l].evened(wish)
         scale = 1.0 / part.rows if part.share is None else 1.0
+        if not layer.steps("weight"):  # a bias alone goes by the mean wish
+            _, total = layer.product(wish, x, kept)
+            return Direction(None, torch.zeros_like(as_matrix(layer.weight)), None if total is None else total * scale)
         memory = self.memories.get(l)
         if isinstance(memory, (InputMemory, BlockMemory)) and isinstance(layer, LinearNode) and x.ndim == 2:
             return self._matrix_direction(layer.split(wish * scale), layer.split(x), memory, layer.products)

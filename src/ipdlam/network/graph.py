@@ -302,7 +302,8 @@ class Graph(ModelView):
         for name, mark in now:
             if before.get(name) != mark:
                 raise RuntimeError(
-                    f"module {name} is another one, or has other settings, than when the run was started; {START_ANEW}"
+                    f"module {name} is another one, or has other settings or frozen parameters, than when the run was "
+                    f"started; {START_ANEW}"
                 )
         raise RuntimeError(
             f"the model has {len(now)} modules, but had {len(before)} when the run was started; {START_ANEW}"
@@ -316,7 +317,7 @@ class Graph(ModelView):
 
     def _mark(self) -> list[tuple[str, Any]]:
         """What tells the modules from others, and their settings; cheap enough for every batch."""
-        return [(name, (id(module), _settings(module))) for name, module in self.core.named_modules()]
+        return [(name, (id(module), _settings(module), _frozen(module))) for name, module in self.core.named_modules()]
 
     def _check_layers(self) -> None:
         """Refuse parameters that cannot be trained in place, or are those of another layer."""
@@ -403,6 +404,11 @@ def _settings(module: nn.Module) -> tuple[Any, ...]:
     """The plain settings of a module: numbers, words and their tuples."""
     names = module.__constants__ if hasattr(module, "__constants__") else ()
     return tuple(getattr(module, name, None) for name in names)  # type: ignore[union-attr]
+
+
+def _frozen(module: nn.Module) -> tuple[str, ...]:
+    """The parameters of a module, not of those inside, that are not to be trained."""
+    return tuple(name for name, own in module._parameters.items() if own is not None and not own.requires_grad)
 
 
 MONOTONE = ("ReLU", "LeakyReLU", "Hardtanh", "ReLU6", "Sigmoid", "Tanh", "Softplus", "ELU", "SELU")
