@@ -454,7 +454,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     ],
     "race_costs": lambda: race_table(
         race_tables.cost_table,
-        "Means over 18 steps by turns, of one thread; those of peers over ours. Ours has 54 steps before them.",
+        "Means over 18 steps by turns, of one thread; those of peers over ours. Ours has 54 steps before them. "
+        "An empty cell: it failed with the settings of a first trial, or was not asked.",
         "cost",
     ),
     "race_profile": lambda: race_table(
