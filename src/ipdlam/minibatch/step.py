@@ -23,9 +23,10 @@ bytes), what the other steps do in the first ten and every eighth (8 p L bytes, 
 the first two to four, every eighth, and every 17th after the 51st (a meeting and e sum_l (d_(l-1) (d_(l-1) + 1) / 2 +
 d_(l-1)) bytes), and with them that of wishes (a meeting and e sum_l d_l (d_l + 1) / 2 bytes, for hidden layers of a
 perceptron). Without bias a layer has no d_l, nor the last d_(l-1). Before that, batches that processes give (of
-loaders, of ``step``) take a meeting, and so do sample weights, and one more where steps are measured, and where the memory looks at a part of a batch. The
-``N_l`` are sent in the model's precision, in which they are worked out: float64 would double the traffic and make no digit
-better. All processes get the same bits of a sum, and what follows it is done element by element.
+loaders, of ``step``) take a meeting, and so do sample weights, and one more where steps are measured, and where the
+memory looks at a part of a batch. The ``N_l`` are sent in the model's precision, in which they are worked out: float64
+would double the traffic and make no digit better. All processes get the same bits of a sum, and what follows it is done
+element by element.
 """
 
 from __future__ import annotations
