@@ -302,8 +302,8 @@ class Graph(ModelView):
         for name, mark in now:
             if before.get(name) != mark:
                 raise RuntimeError(
-                    f"module {name} is another one, or has other settings or frozen parameters, than when the run was "
-                    f"started; {START_ANEW}"
+                    f"module {name} is another one, or has other settings, than when the run was started, or others of "
+                    f"its parameters are frozen; {START_ANEW}"
                 )
         raise RuntimeError(
             f"the model has {len(now)} modules, but had {len(before)} when the run was started; {START_ANEW}"
