@@ -11,6 +11,7 @@ from torch import nn
 from contracts import says
 from ipdlam import IPDLAM, CheckpointError, MiniBatchIPDLAM, StopTraining
 from ipdlam.checkpoint import format as checkpoints
+from ipdlam.minibatch import levelling
 from ipdlam.minibatch.step import Stepper
 from ipdlam.network.arithmetic import PLAIN
 from problems import assert_same_runs, make_data, make_model, same
@@ -42,16 +43,31 @@ def weights(model):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("make", [network, pictures])
-def test_a_step_differs_from_that_in_float32_by_rounding(make):
+def differences(make):
+    """How far the step of every parameter is from that in float32, and the layers whose moves were levelled."""
     start, full, low = (make() for _ in range(3))
-    MiniBatchIPDLAM(full, start="keep").step(*BATCHES[0])
+    trainer = MiniBatchIPDLAM(full, start="keep")
+    trainer.step(*BATCHES[0])
     narrow(low, start="keep").step(*BATCHES[0])
     steps, exact = (
         [after - before for after, before in zip(weights(m), weights(start), strict=True)] for m in (low, full)
     )
-    # Levelling lifts the small directions of a move, and their rounding with them.
-    assert 1e-4 < max(float((a - b).norm() / b.norm()) for a, b in zip(steps, exact, strict=True)) < 0.1
+    found = [float((a - b).norm() / b.norm()) for a, b in zip(steps, exact, strict=True)]
+    return found, list(trainer._state.stepper.levelled)
+
+
+@pytest.mark.parametrize("make", [network, pictures])
+def test_a_step_differs_from_that_in_float32_by_rounding(make, monkeypatch):
+    monkeypatch.setattr(levelling, "LEVELLING", 0.1)  # no moves but those of the first convolution are levelled
+    found, levelled = differences(make)
+    assert levelled == ([1] if make is pictures else [])
+    assert 1e-4 < max(found) < 0.05
+
+
+def test_levelling_lifts_the_rounding_of_the_small_directions_with_them():
+    found, levelled = differences(pictures)
+    assert levelled == [1, 2]
+    assert 1e-4 < max(found) < 0.1
 
 
 @pytest.mark.parametrize("make", [network, pictures])
